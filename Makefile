@@ -1,0 +1,44 @@
+# make demo    fresh machine to a running demo
+# make test    lint, types and tests
+# Both create .venv first. To use a torch of your own, create .venv and install it there: it is left alone.
+
+PYTHON ?= python3
+VENV   ?= .venv
+TORCH  ?= torch==2.13.0
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip --disable-pip-version-check
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/demo.stamp
+	$(VENV)/bin/specverify demo $(DEMO_ARGS)
+
+test: lint
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/dev.stamp
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+$(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml
+	$(PIP) install --quiet --editable '.[demo]'
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/torch.stamp pyproject.toml
+	$(PIP) install --quiet --editable '.[dev]'
+	touch $@
+
+# The version that the project is tested with, where it is to be had for this Python; else pip's choice.
+$(VENV)/torch.stamp: $(PY)
+	$(PY) -c 'import torch' 2>/dev/null || $(PIP) install '$(TORCH)' || $(PIP) install torch
+	touch $@
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo 'Python 3.10 or newer is needed: make PYTHON=python3.12 ...' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -not -path './.git/*' -type d -prune -exec rm -rf {} +

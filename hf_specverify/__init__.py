@@ -1,0 +1,25 @@
+"""Speculative decoding for Transformers: batched, and lossless unless you ask otherwise."""
+
+from .config import SpeculationConfig
+from .drafting import Drafter, DraftModel, PromptLookup
+from .integration import SpeculativeDecoding, SpeculativeOutput, disable, enable, enabled
+from .report import SpeculationReport
+from .verification import get_verifier, register_verifier, verifiers
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DraftModel",
+    "Drafter",
+    "PromptLookup",
+    "SpeculationConfig",
+    "SpeculationReport",
+    "SpeculativeDecoding",
+    "SpeculativeOutput",
+    "disable",
+    "enable",
+    "enabled",
+    "get_verifier",
+    "register_verifier",
+    "verifiers",
+]

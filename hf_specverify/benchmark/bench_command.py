@@ -1,0 +1,131 @@
+"""The command `specverify bench`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from transformers import AutoTokenizer
+
+from hf_specverify.benchmark.bench import count_runs, run_bench
+from hf_specverify.benchmark.loading import load_model
+from hf_specverify.benchmark.prompts import read_prompts, select_evenly, sha256_of_file
+from hf_specverify.benchmark.records import RunRecord
+from hf_specverify.benchmark.result import BenchResult, ResumeError, check_same
+from hf_specverify.benchmark.settings import LOOKUP, BenchSettings, parse_numbers
+from hf_specverify.benchmark.tables import table_of
+
+
+def bench(
+    target: Annotated[str, typer.Option(help="Target model: Hub id or folder.")],
+    prompts: Annotated[
+        Path, typer.Option(help="Prompt file: .txt, one a line, or .jsonl (prompt, turns or question).")
+    ],
+    draft: Annotated[str, typer.Option(help="Draft model: Hub id or folder, or 'lookup'.")] = LOOKUP,
+    num_prompts: Annotated[int, typer.Option(help="Prompts used, evenly spaced over the file.")] = 12,
+    max_new_tokens: Annotated[int, typer.Option(help="Limit of new tokens per row.")] = 96,
+    batch_size: Annotated[str, typer.Option(help="Rows per call, separated by commas.")] = "1,4,8",
+    draft_length: Annotated[str, typer.Option(help="Draft tokens per step, separated by commas.")] = "1,3,5,7",
+    temperature: Annotated[str, typer.Option(help="0 is greedy; separated by commas.")] = "0,1",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
+    draft_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
+    repeats: Annotated[int, typer.Option(help="Times that each chunk of prompts is measured.")] = 3,
+    seed: Annotated[int, typer.Option(help="Base of the seeds of all runs.")] = 0,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Forbid the end of text: all rows equally long.")
+    ] = False,
+    profile_memory: Annotated[
+        bool, typer.Option("--profile-memory", help="Record the growth of memory per run.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="File for all results, written after every chunk.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the file given by --json.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no tables.")] = False,
+) -> None:
+    """Compare plain decoding, stock assisted decoding (batch 1) and ours, interleaved on the same prompts."""
+    try:
+        settings = BenchSettings(
+            target=target,
+            draft=draft,
+            num_prompts=num_prompts,
+            max_new_tokens=max_new_tokens,
+            batch_sizes=parse_numbers("batch_size", batch_size, int),
+            draft_lengths=parse_numbers("draft_length", draft_length, int),
+            temperatures=parse_numbers("temperature", temperature, float),
+            dtype=dtype,
+            draft_quantization=draft_quantization,
+            repeats=repeats,
+            seed=seed,
+            ignore_eos=ignore_eos,
+            profile_memory=profile_memory,
+        )
+        texts = read_prompts(prompts)
+        select_evenly(num_prompts, len(texts))
+        previous = _previous(json, settings) if resume else None
+        if quiet and json is None:
+            raise ValueError("--quiet without --json would show no result; allowed: --quiet with --json")
+        target_model, draft_model = _load(settings)
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from None
+
+    def save(result: BenchResult) -> None:
+        if json is not None:
+            result.save(json)
+
+    with _progress(quiet) as progress:
+        done = len(previous.runs) if previous else 0
+        task = progress.add_task("warm-up", total=count_runs(settings), completed=done)
+        try:
+            result = run_bench(
+                settings,
+                target_model,
+                draft_model,
+                AutoTokenizer.from_pretrained(target),
+                texts,
+                previous=previous,
+                prompt_source={"file": prompts.name, "file_sha256": sha256_of_file(prompts)},
+                command_line=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+                on_run=lambda run: progress.update(task, advance=1, description=_describe(run)),
+                on_block=save,
+            )
+        except ResumeError as error:
+            raise typer.BadParameter(str(error)) from None
+    save(result)
+    if not quiet:
+        for group in result.summary():
+            Console().print(table_of(group))
+
+
+def _previous(path: Path | None, settings: BenchSettings) -> BenchResult:
+    if path is None:
+        raise ValueError("--resume without --json; allowed: --resume with the --json file of an interrupted benchmark")
+    previous = BenchResult.load(path)
+    check_same("settings", previous.settings.to_dict(), settings.to_dict())  # before the models are loaded
+    return previous
+
+
+def _progress(quiet: bool) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    # Runs differ a lot in length, so the remaining time is estimated from ten minutes of them.
+    return Progress(*columns, console=Console(stderr=True), disable=quiet, speed_estimate_period=600)
+
+
+def _describe(run: RunRecord) -> str:
+    return f"batch {run.batch_size}, temperature {run.temperature:g}, {run.cell}"
+
+
+def _load(settings: BenchSettings) -> tuple[Any, Any]:
+    target = load_model(settings.target, settings.dtype)
+    if settings.draft == LOOKUP:
+        return target, LOOKUP
+    return target, load_model(settings.draft, settings.dtype, settings.draft_quantization)

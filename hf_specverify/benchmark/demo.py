@@ -1,0 +1,173 @@
+"""`specverify demo`: real prompts answered by plain generation, by Transformers' assisted decoding, and by ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from transformers import AutoTokenizer, TextStreamer
+from transformers.utils import logging as transformers_logging
+
+import hf_specverify as sv
+from hf_specverify.benchmark import demo_tables
+from hf_specverify.benchmark.demo_models import smollm2_folder
+from hf_specverify.benchmark.demo_prompts import BUILT_IN, STREAMED, PromptGroup
+from hf_specverify.benchmark.demo_runs import DemoModels, WayResult, cells, measure
+from hf_specverify.benchmark.environment import describe_environment
+from hf_specverify.benchmark.loading import load_model
+from hf_specverify.benchmark.prompts import read_prompts
+from hf_specverify.benchmark.runners import MAX_MATCHING_NGRAM_SIZE
+from hf_specverify.benchmark.sampling import neutral_generation, pad_token_id
+from hf_specverify.benchmark.settings import DTYPES, LOOKUP
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """Options of the demo.
+
+    Attributes:
+        target: Hub id or folder; None is SmolLM2-135M-Instruct, brought here first if need be.
+        draft: Hub id or folder of the draft model, or "lookup" for prompt lookup.
+        prompts: file of prompts; None is the demo's own.
+        batch_size: rows per call of `generate`, for plain generation and ours.
+        sample: sample at temperature 1 from the whole vocabulary; otherwise greedy.
+        max_new_tokens: limit of new tokens per answer.
+        num_draft_tokens: draft tokens per step.
+        repeats: counted runs of every way.
+        dtype: of the weights. float32, so that the answers can be compared token for token: in half precision block
+            and single-token forwards round differently and near-ties fall either way.
+
+    Raises:
+        ValueError: a number below 1, or another dtype.
+    """
+
+    target: str | None = None
+    draft: str = LOOKUP
+    prompts: Path | None = None
+    batch_size: int = 4
+    sample: bool = False
+    max_new_tokens: int = 96
+    num_draft_tokens: int = 5
+    repeats: int = 3
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "max_new_tokens", "num_draft_tokens", "repeats"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}; allowed: an integer >= 1")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype={self.dtype!r}; allowed: {', '.join(DTYPES)}")
+
+    def groups(self) -> tuple[PromptGroup, ...]:
+        """Return the prompts to answer; raises ValueError or OSError where the file is not usable."""
+        if self.prompts is None:
+            return BUILT_IN
+        return (PromptGroup.from_file(self.prompts.name, read_prompts(self.prompts)),)
+
+    def generate_options(self) -> dict[str, Any]:
+        """Return the arguments of `generate` that are the same in every way."""
+        if self.sample:
+            return {"max_new_tokens": self.max_new_tokens, "do_sample": True, "temperature": 1.0, "top_k": 0}
+        return {"max_new_tokens": self.max_new_tokens, "do_sample": False}
+
+
+def run_demo(options: DemoOptions, out: Console, err: Console, *, stream: bool = True) -> dict[str, Any]:
+    """Run the demo and return its results as JSON values.
+
+    Args:
+        options: what to run.
+        out: gets the streamed answer and the tables; nothing where it is quiet.
+        err: gets the progress bars; nothing where it is quiet.
+        stream: show one answer as it comes, unless `out` is quiet.
+
+    Raises:
+        ValueError, OSError: a model or a prompt file is not usable; the message says which.
+    """
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    groups = options.groups()
+    source = options.target or str(smollm2_folder(progress=not err.quiet))
+    with err.status(f"loading {source}"):
+        models = _load(source, options)
+    environment = describe_environment(models.target.device)
+    out.print(
+        f"[bold]{Path(source).name}[/] in {options.dtype}, {environment['device']}, {environment['threads']} threads"
+    )
+    out.print(f"draft: {_draft_name(options)}, {options.num_draft_tokens} tokens per step")
+    loaded = [models.target] if options.draft == LOOKUP else [models.target, models.draft]
+    with neutral_generation(loaded, pad_token_id(models.target, models.tokenizer)):
+        if stream and not out.quiet:
+            _stream(models, options, STREAMED if options.prompts is None else groups[0].prompts[0], out)
+        results = _measure(models, options, groups, err)
+    for group, ways in zip(groups, results, strict=True):
+        out.print()
+        out.print(demo_tables.group_table(group, ways, greedy=not options.sample))
+    for note in demo_tables.notes(groups, results, greedy=not options.sample, dtype=options.dtype):
+        out.print(note, style="dim")
+    return {
+        "source": source,
+        "options": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(options).items()},
+        "environment": environment,
+        "groups": [
+            demo_tables.group_values(group, ways, not options.sample, models.tokenizer)
+            for group, ways in zip(groups, results, strict=True)
+        ],
+    }
+
+
+def _load(source: str, options: DemoOptions) -> DemoModels:
+    draft = LOOKUP if options.draft == LOOKUP else load_model(options.draft, options.dtype)
+    return DemoModels(load_model(source, options.dtype), draft, AutoTokenizer.from_pretrained(source))
+
+
+def _draft_name(options: DemoOptions) -> str:
+    return "prompt lookup" if options.draft == LOOKUP else Path(options.draft).name
+
+
+def _stream(models: DemoModels, options: DemoOptions, prompt: str, out: Console) -> None:
+    """Show one answer as it comes, a block at a time."""
+    lookup = sv.PromptLookup(max_matching_ngram_size=MAX_MATCHING_NGRAM_SIZE)
+    drafter = lookup if options.draft == LOOKUP else models.draft
+    out.print("\n[bold]Prompt[/]")
+    out.print(prompt, style="cyan", markup=False, highlight=False)
+    out.print("\n[bold]Answer[/], as it comes")
+    start = time.perf_counter()
+    with sv.enabled(models.target):
+        output = models.target.generate(
+            **models.inputs([prompt]),
+            assistant_model=drafter,
+            num_draft_tokens=options.num_draft_tokens,
+            streamer=TextStreamer(models.tokenizer, skip_prompt=True, skip_special_tokens=True),
+            return_dict_in_generate=True,
+            **options.generate_options(),
+        )
+    report, seconds = output.speculation, time.perf_counter() - start
+    out.print(
+        f"{report.committed} tokens in {report.target_passes} forwards of the target, {seconds:.1f} s", style="dim"
+    )
+
+
+def _measure(
+    models: DemoModels, options: DemoOptions, groups: Sequence[PromptGroup], err: Console
+) -> list[list[WayResult]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=err.quiet) as bar:
+        runs = len(groups) * len(cells(options.num_draft_tokens)) * options.repeats
+        task = bar.add_task("measuring, three ways in turn", total=runs)
+        return [
+            measure(
+                models,
+                group.prompts,
+                batch_size=options.batch_size,
+                num_draft_tokens=options.num_draft_tokens,
+                repeats=options.repeats,
+                options=options.generate_options(),
+                on_run=lambda: bar.advance(task),
+            )
+            for group in groups
+        ]

@@ -1,0 +1,92 @@
+"""The demo's results, for people (rich tables) and for machines (JSON values)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from hf_specverify.benchmark.cells import OURS, PLAIN, STOCK
+from hf_specverify.benchmark.demo_prompts import PromptGroup
+from hf_specverify.benchmark.demo_runs import WayResult
+
+NAMES = {
+    PLAIN: "plain generation",
+    STOCK: "Transformers' assisted decoding",
+    OURS: "hf_specverify",
+}
+
+LEGEND = (
+    "tokens/s: median over repeats run in turn. × plain: median of the ratios within a repeat. tokens per pass: tokens "
+    "per row and forward of the target. acceptance: share of the scored draft tokens that stand in the answer. "
+    "Transformers' assisted decoding takes one prompt at a time, whatever the batch size."
+)
+SAMPLED = "Sampled answers follow the same law but differ from run to run, so there is nothing to compare them with."
+TIES = (
+    "Half-precision block and single-token forwards round differently, so near-ties between two tokens can fall either "
+    "way; --dtype float32 is the check."
+)
+
+
+def group_table(group: PromptGroup, ways: Sequence[WayResult], greedy: bool) -> Table:
+    """Return the table of a group: one row per way."""
+    table = Table(title=f"{group.title} ({len(group.prompts)} prompts)", title_justify="left", title_style="bold")
+    table.add_column("way")
+    for heading in ("batch", "tokens/s", "× plain", "tokens per pass", "acceptance", "same tokens as plain"):
+        table.add_column(heading, justify="right")
+    for way in ways:
+        table.add_row(
+            NAMES[way.way],
+            str(way.batch_size),
+            f"{way.tokens_per_second:.1f}",
+            f"{way.ratio_to_plain:.2f}",
+            f"{way.tokens_per_target_pass:.2f}",
+            "–" if way.acceptance is None else f"{way.acceptance:.0%}",
+            _identity(way, len(group.prompts)) if greedy and way.way != PLAIN else "–",
+            style="bold" if way.way == OURS else None,
+        )
+    return table
+
+
+def group_values(group: PromptGroup, ways: Sequence[WayResult], greedy: bool, tokenizer: Any) -> dict[str, Any]:
+    """Return a group's figures and answers (ours, of the first repeat) as JSON values."""
+    return {
+        "name": group.name,
+        "title": group.title,
+        "ways": [_way_values(way, greedy) for way in ways],
+        "prompts": list(group.prompts),
+        "answers": [
+            tokenizer.decode(answer, skip_special_tokens=True)
+            for way in ways
+            if way.way == OURS
+            for answer in way.runs[0].answers
+        ],
+    }
+
+
+def notes(groups: Sequence[PromptGroup], results: Sequence[Sequence[WayResult]], greedy: bool, dtype: str) -> list[str]:
+    """Return what a reader must know to read the tables right."""
+    if not greedy:
+        return [LEGEND, SAMPLED]
+    differ = any(
+        way.identical < len(group.prompts) for group, ways in zip(groups, results, strict=True) for way in ways
+    )
+    return [LEGEND, TIES] if differ and dtype != "float32" else [LEGEND]
+
+
+def _identity(way: WayResult, count: int) -> str:
+    return "yes" if way.identical == count else f"no ({way.identical} of {count})"
+
+
+def _way_values(way: WayResult, greedy: bool) -> dict[str, Any]:
+    return {
+        "way": way.way,
+        "batch_size": way.batch_size,
+        "tokens_per_second": way.tokens_per_second,
+        "tokens_per_second_by_repeat": [run.tokens_per_second for run in way.runs],
+        "ratio_to_plain": way.ratio_to_plain,
+        "tokens_per_target_pass": way.tokens_per_target_pass,
+        "acceptance": way.acceptance,
+        "answers_identical_to_plain": way.identical if greedy else None,
+    }

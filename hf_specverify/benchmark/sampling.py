@@ -1,0 +1,97 @@
+"""How tokens are chosen in a benchmark: alike for all cells, whatever the models' generation configs say."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from transformers import GenerationConfig
+
+from hf_specverify.benchmark.settings import BenchSettings
+
+POLICY = (
+    "temperature 0: greedy; otherwise sampling at that temperature with top_k=0 and top_p=1. The generation configs of "
+    "target and draft are replaced while the benchmark runs by ones that hold only the special tokens, for all cells "
+    "alike; 'neutralised' lists what they held otherwise."
+)
+_KEPT = ("bos_token_id", "eos_token_id", "pad_token_id")
+_METADATA = ("transformers_version", "_from_model_config")
+
+
+def token_options(settings: BenchSettings, temperature: float) -> dict[str, Any]:
+    """Return the arguments of `generate` that are the same in every cell."""
+    options: dict[str, Any] = {"max_new_tokens": settings.max_new_tokens}
+    if settings.ignore_eos:
+        options["min_new_tokens"] = settings.max_new_tokens
+    if temperature == 0:
+        return options | {"do_sample": False}
+    return options | {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+
+
+def neutralised_fields(model: Any) -> dict[str, Any]:
+    """Return what a model's generation config sets besides the special tokens, against the library's defaults."""
+    defaults = GenerationConfig().to_dict() | GenerationConfig._get_default_generation_params()
+    fields = model.generation_config.to_dict()
+    unset = (None, False)  # for a field that has no default
+    return {
+        name: value
+        for name, value in sorted(fields.items())
+        if name not in (*_KEPT, *_METADATA)
+        and value is not None
+        and (value not in unset if defaults.get(name) is None else value != defaults[name])
+    }
+
+
+@contextmanager
+def neutral_generation(models: Sequence[Any], pad_token_id: int) -> Iterator[None]:
+    """Give the models generation configs that hold only the special tokens; restore the old ones afterwards."""
+    originals = [model.generation_config for model in models]
+    try:
+        for model, original in zip(models, originals, strict=True):
+            kept = {name: getattr(original, name, None) for name in _KEPT}
+            model.generation_config = GenerationConfig(**kept | {"pad_token_id": pad_token_id})
+        yield
+    finally:
+        for model, original in zip(models, originals, strict=True):
+            model.generation_config = original
+
+
+@contextmanager
+def fixed_draft_length(draft: Any, length: int) -> Iterator[None]:
+    """Make stock assisted decoding draft exactly `length` tokens per step; restore the draft's config afterwards.
+
+    Stock decoding reads these three fields from the draft's generation config only, ignores them as arguments of
+    `generate`, and writes adapted values back under its "heuristic" schedule; hence a copy.
+    """
+    original = draft.generation_config
+    draft.generation_config = copy.deepcopy(original)
+    draft.generation_config.num_assistant_tokens = length
+    draft.generation_config.num_assistant_tokens_schedule = "constant"
+    draft.generation_config.assistant_confidence_threshold = 0.0
+    try:
+        yield
+    finally:
+        draft.generation_config = original
+
+
+def eos_token_ids(model: Any) -> frozenset[int]:
+    """Return the ids that end a text, of which there may be none, one or several."""
+    ids = model.generation_config.eos_token_id
+    if ids is None:
+        return frozenset()
+    return frozenset(ids) if isinstance(ids, (list, tuple)) else frozenset({ids})
+
+
+def pad_token_id(model: Any, tokenizer: Any) -> int:
+    """Return the id that fills up rows: the tokenizer's, else the model's, else an end-of-text id, else 0."""
+    for value in (getattr(tokenizer, "pad_token_id", None), model.generation_config.pad_token_id):
+        if value is not None:
+            return int(value)
+    return min(eos_token_ids(model), default=0)
+
+
+def count_new_tokens(row: Sequence[int], eos: frozenset[int]) -> int:
+    """Return how many tokens of a row are output: up to and including the first end of text; the rest is padding."""
+    return next((position + 1 for position, token in enumerate(row) if token in eos), len(row))

@@ -1,0 +1,120 @@
+"""What a benchmark measures: every option once, validated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+LOOKUP = "lookup"
+"""Name of the draft that copies from the text itself instead of running a model."""
+
+DTYPES = ("float32", "bfloat16", "float16")
+DRAFT_QUANTIZATIONS = ("none", "nf4", "int8")
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """Options of a benchmark; they determine what is run, and a resumed benchmark must have the same ones.
+
+    Attributes:
+        target: name or folder of the target model (recorded; `run_bench` gets the loaded model).
+        draft: name or folder of the draft model, or "lookup" for prompt lookup.
+        num_prompts: prompts used, evenly spaced over those given.
+        max_new_tokens: limit of new tokens per row.
+        batch_sizes: rows per call of `generate`.
+        draft_lengths: draft tokens per step.
+        temperatures: 0 is greedy; any other value samples from the whole vocabulary at that temperature.
+        dtype: of both models' weights ("float32" | "bfloat16" | "float16").
+        draft_quantization: "none" | "nf4" | "int8" (bitsandbytes).
+        repeats: times that every chunk of prompts is measured.
+        seed: base of the seeds of all runs.
+        ignore_eos: forbid the end of text, so that every row has max_new_tokens new tokens.
+        profile_memory: also record how much the memory of the process (or of the GPU) grows in each run.
+
+    Raises:
+        TypeError: an option of the wrong type.
+        ValueError: an option out of range; the message names option, value and what is allowed.
+    """
+
+    target: str = ""
+    draft: str = LOOKUP
+    num_prompts: int = 12
+    max_new_tokens: int = 96
+    batch_sizes: tuple[int, ...] = (1, 4, 8)
+    draft_lengths: tuple[int, ...] = (1, 3, 5, 7)
+    temperatures: tuple[float, ...] = (0.0, 1.0)
+    dtype: str = "bfloat16"
+    draft_quantization: str = "none"
+    repeats: int = 3
+    seed: int = 0
+    ignore_eos: bool = False
+    profile_memory: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every option."""
+        for name in ("num_prompts", "max_new_tokens", "repeats"):
+            _check_integer(name, getattr(self, name), minimum=1)
+        _check_integer("seed", self.seed, minimum=0)
+        for name in ("batch_sizes", "draft_lengths"):
+            for value in _check_values(name, getattr(self, name)):
+                _check_integer(name, value, minimum=1)
+        for value in _check_values("temperatures", self.temperatures):
+            _check_temperature(value)
+        _check_choice("dtype", self.dtype, DTYPES)
+        _check_choice("draft_quantization", self.draft_quantization, DRAFT_QUANTIZATIONS)
+        if max(self.batch_sizes) > self.num_prompts:
+            raise ValueError(
+                f"batch_sizes contains {max(self.batch_sizes)}, more than num_prompts={self.num_prompts}; "
+                "allowed: batch sizes of at most num_prompts"
+            )
+        if self.draft == LOOKUP and self.draft_quantization != "none":
+            raise ValueError(f"draft_quantization={self.draft_quantization!r} with draft='lookup'; allowed: 'none'")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options as JSON values (lists in place of tuples)."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> BenchSettings:
+        """Rebuild settings from `to_dict`."""
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+        return cls(**values)
+
+
+def parse_numbers(name: str, text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
+    """Parse "1,4,8" into numbers.
+
+    Raises:
+        ValueError: names the argument, the text and what is allowed.
+    """
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{name}={text!r}; allowed: numbers separated by commas, such as 1,4,8") from None
+
+
+def _check_integer(name: str, value: object, minimum: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed: an integer >= {minimum}")
+    if value < minimum:
+        raise ValueError(f"{name}={value}; allowed: an integer >= {minimum}")
+
+
+def _check_values(name: str, values: Sequence[Number]) -> Sequence[Number]:
+    if not values or len(set(values)) != len(values):
+        raise ValueError(f"{name}={values!r}; allowed: at least one value, each of them once")
+    return values
+
+
+def _check_temperature(value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"temperatures contains {value}; allowed: 0 (greedy) or a positive number")
+
+
+def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}; allowed: {', '.join(map(repr, allowed))}")

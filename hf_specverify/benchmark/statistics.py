@@ -1,0 +1,149 @@
+"""Figures of a benchmark: medians and spreads, and ratios taken only between runs of the same block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hf_specverify.benchmark.cells import OURS, PLAIN, STOCK
+from hf_specverify.benchmark.records import RunRecord
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, quartiles, extremes and number of some values."""
+
+    median: float
+    lower_quartile: float
+    upper_quartile: float
+    minimum: float
+    maximum: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarise values (at least one); quantiles are linearly interpolated.
+
+        Raises:
+            ValueError: no value.
+        """
+        if not values:
+            raise ValueError("values is empty; allowed: at least one value")
+        low, lower, median, upper, high = (float(v) for v in np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
+        return cls(median, lower, upper, low, high, len(values))
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """Figures of one cell at one batch size and temperature.
+
+    Attributes:
+        cell, method, draft_length: what ran.
+        tokens_per_second: over runs.
+        ratio_to_plain: tokens per second over those of plain in the same block; None for plain.
+        ratio_to_stock: the same over stock at the same draft length; None where there is no stock, or not ours.
+        time_to_first_token: seconds, over rows.
+        time_per_output_token: seconds, over rows; None if every row had a single token.
+        time_per_output_token_p95: its 95th percentile.
+        identical_share: share of rows with the tokens of plain; greedy only.
+        tokens_per_target_pass, acceptance_rate: medians over runs; ours only.
+        outside_forwards_share: median over runs of the share of the wall time outside the models' forwards; ours only.
+        seconds: medians over runs by phase; ours only.
+        peak_memory_bytes: largest growth of any run; None unless memory was profiled.
+    """
+
+    cell: str
+    method: str
+    draft_length: int | None
+    tokens_per_second: Spread
+    ratio_to_plain: Spread | None
+    ratio_to_stock: Spread | None
+    time_to_first_token: Spread
+    time_per_output_token: Spread | None
+    time_per_output_token_p95: float | None
+    identical_share: float | None
+    tokens_per_target_pass: float | None
+    acceptance_rate: float | None
+    outside_forwards_share: float | None
+    seconds: dict[str, float] | None
+    peak_memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class GroupSummary:
+    """All cells at one batch size and temperature."""
+
+    batch_size: int
+    temperature: float
+    blocks: int
+    cells: tuple[CellSummary, ...]
+
+
+def summarise(runs: Sequence[RunRecord]) -> list[GroupSummary]:
+    """Summarise runs per batch size and temperature, in order of first appearance."""
+    groups = dict.fromkeys((run.batch_size, run.temperature) for run in runs)
+    return [_summarise_group([run for run in runs if (run.batch_size, run.temperature) == key]) for key in groups]
+
+
+def paired_ratios(runs: Iterable[RunRecord], cell: str, baseline: str) -> list[float]:
+    """Return tokens per second of a cell over those of another, once per block in which both ran."""
+    speeds: dict[str, dict[tuple[int, float, int, int], float]] = {cell: {}, baseline: {}}
+    for run in runs:
+        if run.cell in speeds:
+            speeds[run.cell][run.block_key] = run.tokens_per_second
+    common = (key for key in speeds[cell] if key in speeds[baseline])
+    return [speeds[cell][key] / speeds[baseline][key] for key in common]
+
+
+def _summarise_group(runs: Sequence[RunRecord]) -> GroupSummary:
+    order = sorted({(run.method, run.draft_length or 0, run.cell) for run in runs}, key=_cell_rank)
+    cells = tuple(_summarise_cell(runs, name) for _, _, name in order)
+    return GroupSummary(runs[0].batch_size, runs[0].temperature, len({run.block_key for run in runs}), cells)
+
+
+def _cell_rank(cell: tuple[str, int, str]) -> tuple[int, int]:
+    method, draft_length, _ = cell
+    return ((PLAIN, STOCK, OURS).index(method), draft_length)
+
+
+def _summarise_cell(group: Sequence[RunRecord], cell: str) -> CellSummary:
+    runs = [run for run in group if run.cell == cell]
+    method, draft_length = runs[0].method, runs[0].draft_length
+    per_token = [value for run in runs for value in run.time_per_output_token if value is not None]
+    identical = [same for run in runs for same in run.identical_to_plain or ()]
+    figures = [run.speculation for run in runs if run.speculation is not None]
+    peaks = [run.peak_memory_bytes for run in runs if run.peak_memory_bytes is not None]
+    return CellSummary(
+        cell=cell,
+        method=method,
+        draft_length=draft_length,
+        tokens_per_second=Spread.of([run.tokens_per_second for run in runs]),
+        ratio_to_plain=_optional_spread(paired_ratios(group, cell, PLAIN) if method != PLAIN else []),
+        ratio_to_stock=_optional_spread(
+            paired_ratios(group, cell, f"{STOCK} L={draft_length}") if method == OURS else []
+        ),
+        time_to_first_token=Spread.of([value for run in runs for value in run.time_to_first_token]),
+        time_per_output_token=_optional_spread(per_token),
+        time_per_output_token_p95=float(np.quantile(per_token, 0.95)) if per_token else None,
+        identical_share=float(np.mean(identical)) if identical else None,
+        tokens_per_target_pass=_median(figure.tokens_per_target_pass for figure in figures),
+        acceptance_rate=_median(figure.acceptance_rate for figure in figures),
+        outside_forwards_share=_median(
+            run.speculation.seconds_outside_forwards / run.wall_seconds for run in runs if run.speculation is not None
+        ),
+        seconds={phase: float(np.median([f.seconds[phase] for f in figures])) for phase in figures[0].seconds}
+        if figures
+        else None,
+        peak_memory_bytes=max(peaks, default=None),
+    )
+
+
+def _optional_spread(values: Sequence[float]) -> Spread | None:
+    return Spread.of(values) if values else None
+
+
+def _median(values: Iterable[float]) -> float | None:
+    collected = list(values)
+    return float(np.median(collected)) if collected else None

@@ -1,0 +1,180 @@
+"""What of `generate` works with speculative decoding, and what is refused: the one place that says so.
+
+`docs/capabilities.md` is printed from here (`python -m hf_specverify.capabilities`), and every refusal in it is the
+check that a call runs through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of `generate`, as the strategy gets it from the host."""
+
+    model: Any
+    batch_size: int
+    generation_config: Any
+    model_kwargs: Mapping[str, Any]
+    streamer: Any
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A use of `generate` that is refused up front.
+
+    feature: what the user asked for. reason: why not, and what to do instead. applies: whether a request asks for it.
+    """
+
+    feature: str
+    reason: str
+    applies: Callable[[Request], bool]
+
+
+@dataclass(frozen=True)
+class Support:
+    """A use of `generate` that works, and how."""
+
+    feature: str
+    how: str
+
+
+SUPPORTED = (
+    Support("batches", "left-padded; rows accept tokens independently, finished rows leave the work"),
+    Support("`num_return_sequences`", "rows are expanded by the host before speculation"),
+    Support("greedy decoding", "token-identical to plain generation in float32; in 16 bit near-ties can differ"),
+    Support("sampling", "temperature, top-k, top-p, min-p, typical, epsilon, eta, …: one call for all positions"),
+    Support("logits processors that read tokens", "the host's: called once per absolute position, with plain's own ids"),
+    Support(
+        "any other logits processor",
+        "`prefix_allowed_tokens_fn`, guidance, watermarks, your own: called in order on a copy per row, so a state is "
+        "right after rejections; your object itself is not called",
+    ),
+    Support("stopping criteria", "checked at every committed token; your own with a state: one copy per row in batches"),
+    Support("`eos_token_id` (one or several)", "a row ends inside a block; what follows is padding"),
+    Support("`max_new_tokens`, `max_length`, `min_new_tokens`, `min_length`", "as in plain generation"),
+    Support("`max_time`", "checked after every step"),
+    Support("`stop_strings` with `tokenizer`", "after `enable`"),
+    Support("`streamer`", "batch of one; after `enable`, or as `SpeculativeDecoding(streamer=…)`"),
+    Support("`return_dict_in_generate`", "the host's output type with a `speculation` field; no `cache`"),
+    Support("`output_scores`, `output_logits`", "equal to plain generation's for committed tokens; zeros behind a row's end"),
+    Support(
+        "`output_hidden_states`, `output_attentions`",
+        "as above; layers with a window have all columns, with zeros outside it",
+    ),
+    Support("`generator`, `torch.manual_seed`", "same seed, same output (not the same draws as plain generation)"),
+    Support("`prefill_chunk_size`", "for target and draft"),
+    Support("quantised models, `device_map`", "target and draft may be on different devices"),
+    Support("draft and target with padded heads", "common vocabulary, same tokenizer"),
+    Support("attention `sdpa`, `eager`, `flex_attention`", "row cache, where a probe finds it exact"),
+    Support("FlashAttention, alibi (bloom)", "masked holes in the host's cache, where no layer has a window"),
+    Support("gpt_neo and other families without custom masks", "row by row, with a warning"),
+    Support("recurrent and hybrid models", "row by row, by snapshot and replay, with a warning"),
+)
+
+_CONFIG_FIELDS = {
+    "num_beams": ("beam search", lambda value: (value or 1) > 1, "beams share tokens that a rejection would take back"),
+    "penalty_alpha": ("contrastive search", bool, "it re-ranks with hidden states of candidates"),
+    "dola_layers": ("DoLa", bool, "its scores come from several layers"),
+    "prompt_lookup_num_tokens": ("`prompt_lookup_num_tokens`", bool, "give `assistant_model=PromptLookup()` instead"),
+    "assistant_early_exit": ("`assistant_early_exit`", bool, "it changes the target's configuration while it runs"),
+    "cache_implementation": (
+        "`cache_implementation` other than `dynamic`",
+        lambda value: value not in (None, "dynamic"),
+        "rejected tokens are taken back in a cache of our own",
+    ),
+    "compile_config": ("`compile_config`", bool, "blocks of changing length are not compiled"),
+    "token_healing": ("`token_healing`", bool, "the host needs the tokenizer at a place where it does not pass it on"),
+}
+
+
+def _config_refusal(name: str) -> Refusal:
+    feature, is_set, reason = _CONFIG_FIELDS[name]
+    return Refusal(feature, reason, lambda request: is_set(getattr(request.generation_config, name, None)))
+
+
+def _has_unknown_inputs(request: Request) -> bool:
+    return bool(unknown_inputs(request.model_kwargs))
+
+
+def unknown_inputs(model_kwargs: Mapping[str, Any]) -> list[str]:
+    """Model inputs that speculative decoding does not know how to pass on, such as images."""
+    known = {"attention_mask", "cache", "past_key_values", "position_ids", "logits_to_keep", "use_cache", "inputs_embeds"}
+    return sorted(name for name, value in model_kwargs.items() if name not in known and value is not None)
+
+
+def _is_used(cache: Any) -> bool:
+    return cache is not None and bool(getattr(cache, "_is_user_defined", False))
+
+
+REFUSED = (
+    Refusal(
+        "encoder-decoder models",
+        "the decoder's cross-attention cache can't be rolled back by row yet",
+        lambda request: bool(request.model.config.is_encoder_decoder),
+    ),
+    *(_config_refusal(name) for name in _CONFIG_FIELDS),
+    Refusal(
+        "`inputs_embeds`",
+        "drafts and verification need token ids; pass `input_ids`",
+        lambda request: request.model_kwargs.get("inputs_embeds") is not None,
+    ),
+    Refusal(
+        "`use_cache=False`",
+        "without a cache a target pass costs as much as the whole text",
+        lambda request: request.generation_config.use_cache is False,
+    ),
+    Refusal(
+        "a `cache` (`past_key_values`) passed in",
+        "its rows can't be written at slots of their own; pass the whole prompt as `input_ids`",
+        lambda request: any(_is_used(request.model_kwargs.get(name)) for name in ("cache", "past_key_values")),
+    ),
+    Refusal(
+        "images, audio and other model inputs",
+        "only `input_ids` and `attention_mask` are passed on in blocks",
+        _has_unknown_inputs,
+    ),
+    Refusal(
+        "`streamer` with several rows",
+        "rows advance at different speed; stream rows one by one",
+        lambda request: request.streamer is not None and request.batch_size > 1,
+    ),
+)
+
+
+def refuse(request: Request) -> None:
+    """Raise for what does not work.
+
+    Raises:
+        ValueError: naming the feature and the reason.
+    """
+    for refusal in REFUSED:
+        if refusal.applies(request):
+            names = f" {unknown_inputs(request.model_kwargs)}" if refusal.applies is _has_unknown_inputs else ""
+            raise ValueError(f"speculative decoding does not support {refusal.feature}{names}: {refusal.reason}")
+
+
+def markdown() -> str:
+    """The table of `docs/capabilities.md`."""
+    lines = [
+        "# What works and what is refused",
+        "",
+        "Printed by `python -m hf_specverify.capabilities` from `hf_specverify/capabilities.py`; a test compares them.",
+        "Nothing is silently ignored: what is not in the first table is refused before a token is generated.",
+        "",
+        "| works | how |",
+        "| --- | --- |",
+        *(f"| {item.feature} | {item.how} |" for item in SUPPORTED),
+        "",
+        "| refused with a `ValueError` | why, and what to do |",
+        "| --- | --- |",
+        *(f"| {item.feature} | {item.reason} |" for item in REFUSED),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

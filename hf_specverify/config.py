@@ -1,0 +1,95 @@
+"""Every option of speculative decoding, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from .verification import verifiers
+
+VERIFY_LENGTHS = ("fixed",)
+
+
+@dataclass(frozen=True)
+class SpeculationConfig:
+    """How to speculate.
+
+    Raises:
+        ValueError, TypeError: for a value that is not allowed; the message names the option, the value and what is.
+    """
+
+    verification: str = "token"
+    """Name of the verifier, one of `hf_specverify.verifiers()`."""
+
+    num_draft_tokens: int | None = None
+    """Tokens drafted per step and row; None leaves it to the drafter (5 for a model, 10 for prompt lookup)."""
+
+    num_draft_paths: int = 1
+    """Independent draft paths per step and row; the verifiers of this version take one."""
+
+    verify_length: str = "fixed"
+    """How many of the drafted tokens the target scores; `fixed` means all of them."""
+
+    draft_temperature: float | None = None
+    """Temperature of the draft model while the target samples; None means the target's, 0 the most likely token."""
+
+    require_lossless: bool = False
+    """Refuse a verifier that changes the output law."""
+
+    def __post_init__(self) -> None:
+        known = verifiers()
+        _check(isinstance(self.verification, str) and self.verification in known, self, "verification", sorted(known))
+        _check_integer(self, "num_draft_tokens", optional=True)
+        _check_integer(self, "num_draft_paths")
+        _check(self.num_draft_paths == 1, self, "num_draft_paths", "1 (no verifier of this version takes more paths)")
+        _check(self.verify_length in VERIFY_LENGTHS, self, "verify_length", list(VERIFY_LENGTHS))
+        _check_temperature(self)
+        if not isinstance(self.require_lossless, bool):
+            raise TypeError(f"require_lossless={self.require_lossless!r}: allowed are True and False")
+        if self.require_lossless and not known[self.verification].lossless:
+            lossless = sorted(name for name, info in known.items() if info.lossless)
+            raise ValueError(
+                f"verification={self.verification!r} changes the output law, and require_lossless=True forbids that; "
+                f"allowed: {lossless}"
+            )
+
+    @classmethod
+    def option_names(cls) -> tuple[str, ...]:
+        """The names of all options."""
+        return tuple(field.name for field in fields(cls))
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> SpeculationConfig:
+        """Build one from keyword arguments.
+
+        Raises:
+            TypeError: naming an option that does not exist.
+        """
+        unknown = sorted(set(options) - set(cls.option_names()))
+        if unknown:
+            raise TypeError(f"unknown options {unknown}: allowed are {list(cls.option_names())}")
+        return cls(**options)
+
+
+def _check(valid: bool, config: SpeculationConfig, name: str, allowed: object) -> None:
+    if not valid:
+        raise ValueError(f"{name}={getattr(config, name)!r}: allowed is {allowed}")
+
+
+def _check_integer(config: SpeculationConfig, name: str, optional: bool = False) -> None:
+    value = getattr(config, name)
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={value!r}: allowed are integers from 1{' or None' if optional else ''}")
+    _check(value >= 1, config, name, "an integer from 1")
+
+
+def _check_temperature(config: SpeculationConfig) -> None:
+    value = config.draft_temperature
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"draft_temperature={value!r}: allowed are numbers from 0, or None")
+    _check(0 <= value < float("inf"), config, "draft_temperature", "a finite number from 0, or None")

@@ -1,0 +1,188 @@
+"""Logits processors at every position of a block, as plain generation would have called them.
+
+Plain generation calls each processor once per token with everything before it. A block needs that for several
+positions of rows of different length at once. Processors fall into three kinds:
+
+* by row: depend on the scores of a row alone (temperature, top-k, …): one call for all positions;
+* by history: host processors that depend on the tokens before, but keep no state: one call per absolute position,
+  for the rows that stand there, with exactly the ids that plain generation passes;
+* unknown: everything else may keep a state, or know rows by their index in the batch. Each row gets a copy, called
+  with the whole batch, in order; drafted positions are called on copies of the copy and forgotten after a rejection.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.generation import logits_process as host
+
+_BY_ROW = tuple(
+    getattr(host, name)
+    for name in (
+        "TemperatureLogitsWarper TopKLogitsWarper TopPLogitsWarper MinPLogitsWarper TypicalLogitsWarper "
+        "EpsilonLogitsWarper EtaLogitsWarper TopHLogitsWarper InfNanRemoveLogitsProcessor LogitNormalization"
+    ).split()
+    if hasattr(host, name)
+)
+_BY_HISTORY = tuple(
+    getattr(host, name)
+    for name in (
+        "MinLengthLogitsProcessor MinNewTokensLengthLogitsProcessor RepetitionPenaltyLogitsProcessor "
+        "NoRepeatNGramLogitsProcessor SequenceBiasLogitsProcessor NoBadWordsLogitsProcessor "
+        "ForcedBOSTokenLogitsProcessor ForcedEOSTokenLogitsProcessor ExponentialDecayLengthPenalty "
+        "SuppressTokensAtBeginLogitsProcessor SuppressTokensLogitsProcessor"
+    ).split()
+    if hasattr(host, name)
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The positions of one step, whose scores are to be processed.
+
+    ids: (B, T) the whole batch as generate expanded it, with the drafted tokens of the active rows written behind
+    what is committed. rows: the active rows' indices into it. starts: for each active row, the number of tokens
+    before its first position. counts: its number of positions.
+    """
+
+    ids: Tensor
+    rows: list[int]
+    starts: list[int]
+    counts: list[int]
+
+    def part(self, places: slice) -> Block:
+        """The block of some of the active rows."""
+        return Block(self.ids, self.rows[places], self.starts[places], self.counts[places])
+
+    def by_length(self) -> dict[int, list[tuple[int, int]]]:
+        """{number of tokens before: [(place among the active rows, position in the block), …]}, in order."""
+        groups: dict[int, list[tuple[int, int]]] = {}
+        for place, (start, count) in enumerate(zip(self.starts, self.counts, strict=True)):
+            for position in range(count):
+                groups.setdefault(start + position, []).append((place, position))
+        return dict(sorted(groups.items()))
+
+
+class ProcessorPlan:
+    """Applies a list of processors to the scores of a block.
+
+    Args:
+        processors: the host's prepared list, in order.
+
+    Raises:
+        ValueError: if a processor of unknown kind can't be copied.
+    """
+
+    def __init__(self, processors: list[Any]) -> None:
+        self.processors = list(processors)
+        self._copies = {
+            index: _RowCopies(processor) for index, processor in enumerate(self.processors) if _kind(processor) is None
+        }
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether any processor looks at more than the scores of its row."""
+        return any(not isinstance(processor, _BY_ROW) for processor in self.processors)
+
+    def draft_plan(self, temperature: float | None, history: bool) -> ProcessorPlan:
+        """The plan for a draft model: the same processors, less those of unknown kind.
+
+        Leaving one out costs acceptance, not exactness: q stays the law that the draft token is drawn from. A draft
+        temperature replaces the target's; `history` False also leaves out processors that look at tokens.
+        """
+        kept = [processor for processor in self.processors if _kind(processor) in (("row", "history") if history else ("row",))]
+        if temperature is not None and temperature > 0:
+            warper = host.TemperatureLogitsWarper(temperature)
+            place = next((i for i, item in enumerate(kept) if _kind(item) == "row"), len(kept))
+            kept = [item for item in kept if not isinstance(item, host.TemperatureLogitsWarper)]
+            kept.insert(place, warper)
+        return ProcessorPlan(kept)
+
+    def __call__(self, logits: Tensor, block: Block | None) -> Tensor:
+        """Processed scores (A, n, V) in float32 from logits (A, n, V) of the A active rows."""
+        scores = logits.float()
+        for index, processor in enumerate(self.processors):
+            kind = _kind(processor)
+            if kind == "row":
+                flat = scores.reshape(-1, scores.shape[-1])
+                scores = processor(flat.new_zeros(flat.shape[0], 1, dtype=torch.long), flat).view(scores.shape)
+                continue
+            assert block is not None
+            if scores is logits:
+                scores = scores.clone()
+            scores = _by_history(processor, scores, block) if kind == "history" else self._copies[index](scores, block)
+        return scores
+
+    def commit(self, rows: list[int], committed: list[int]) -> None:
+        """Keep the states of unknown processors as they were after committed[i] positions of row rows[i]."""
+        for copies in self._copies.values():
+            copies.commit(rows, committed)
+
+
+def _kind(processor: Any) -> str | None:
+    # Exact types: a subclass may have added a state.
+    if type(processor) in _BY_ROW:
+        return "row"
+    return "history" if type(processor) in _BY_HISTORY else None
+
+
+def _by_history(processor: Any, scores: Tensor, block: Block) -> Tensor:
+    out = scores.clone()
+    for length, members in block.by_length().items():
+        places, positions = zip(*members, strict=True)
+        index = torch.tensor([places, positions], device=scores.device)
+        prefix = block.ids[torch.tensor([block.rows[place] for place in places], device=block.ids.device), :length]
+        out[index[0], index[1]] = processor(prefix, scores[index[0], index[1]])
+    return out
+
+
+class _RowCopies:
+    """One copy of a processor per row, at the state after what the row has committed."""
+
+    def __init__(self, processor: Any) -> None:
+        self.original = processor
+        self.committed: dict[int, Any] = {}
+        self.trail: dict[int, list[Any]] = {}
+        self._copy(processor)
+
+    def __call__(self, scores: Tensor, block: Block) -> Tensor:
+        out = scores.clone()
+        for place, row in enumerate(block.rows):
+            state = self.committed.get(row, self.original)
+            self.trail[row] = []
+            for position in range(block.counts[place]):
+                state = self._copy(state)
+                out[place, position] = self._call(state, scores[place, position], row, block, place, position)
+                self.trail[row].append(state)
+        return out
+
+    def _call(self, state: Any, scores: Tensor, row: int, block: Block, place: int, position: int) -> Tensor:
+        batch = scores.new_zeros(block.ids.shape[0], scores.shape[-1])
+        batch[row] = scores
+        processed: Tensor = state(block.ids[:, : block.starts[place] + position], batch)
+        return processed[row]
+
+    def commit(self, rows: list[int], committed: list[int]) -> None:
+        for row, count in zip(rows, committed, strict=True):
+            if count:
+                self.committed[row] = self.trail[row][count - 1]
+        self.trail.clear()
+
+    def _copy(self, processor: Any) -> Any:
+        # Models and tokenizers that a processor holds are shared, not copied.
+        shared = {id(value): value for value in vars(processor).values() if _is_shared(value)} if hasattr(processor, "__dict__") else {}
+        try:
+            return copy.deepcopy(processor, shared)
+        except Exception as error:
+            raise ValueError(
+                f"logits_processor: {type(processor).__name__} can't be copied ({error}), which speculative decoding "
+                "needs to call it on drafted positions; allowed: processors that copy.deepcopy can copy"
+            ) from error
+
+
+def _is_shared(value: Any) -> bool:
+    return isinstance(value, nn.Module) or hasattr(value, "convert_tokens_to_ids")

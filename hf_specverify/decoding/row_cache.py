@@ -1,0 +1,123 @@
+"""A key-value cache in which every row of a batch has its own length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class WritePlan:
+    """Where the next forward writes its tokens; shared by all layers of a cache.
+
+    `columns` is None while all rows write the same slots (prefill), else (B, n): token i of row b goes to slot
+    columns[b, i]. `total` is the number of slots that attention reads; `past` the slots filled before the forward.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.columns: Tensor | None = None
+        self.past = 0
+        self.total = 0
+        self._by_device: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def uniform(self, width: int) -> None:
+        """All rows append `width` tokens behind `past`."""
+        self.columns, self.total = None, self.past + width
+        self.capacity = max(self.capacity, self.total)
+
+    def ragged(self, columns: Tensor, total: int) -> None:
+        """Row b writes at columns[b]; attention reads slots 0 to total - 1."""
+        self.columns, self.total = columns, total
+        self._by_device.clear()
+        if total > self.capacity:
+            self.capacity = max(total, self.capacity + self.capacity // 2)
+
+    def indices(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Row and column indices of the writes, moved once per device and forward."""
+        if device not in self._by_device:
+            assert self.columns is not None
+            columns = self.columns.to(device)
+            rows = torch.arange(columns.shape[0], device=device)[:, None]
+            self._by_device[device] = (rows, columns)
+        return self._by_device[device]
+
+
+class RowLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Keys and values of one layer, (B, heads, capacity, head size), allocated when the first states arrive."""
+
+    is_sliding = False
+    is_croppable = True
+    is_compileable = False
+
+    def __init__(self, plan: WritePlan) -> None:
+        super().__init__()
+        self.plan = plan
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate zeros: a masked slot must still be finite, since 0 · NaN is NaN."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.keys = self._buffer(key_states)
+        self.values = self._buffer(value_states)
+        self.is_initialized = True
+
+    def _buffer(self, states: Tensor) -> Tensor:
+        return states.new_zeros(*states.shape[:2], self.plan.capacity, states.shape[3])
+
+    def _grow(self) -> None:
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = self._buffer(old)
+            new[:, :, : old.shape[2]] = old
+            setattr(self, name, new)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write (B, heads, n, head size) states where the plan says; return the slots that attention reads."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if self.keys.shape[2] < self.plan.capacity:
+            self._grow()
+        if self.plan.columns is None:
+            self.keys[:, :, self.plan.past : self.plan.total] = key_states
+            self.values[:, :, self.plan.past : self.plan.total] = value_states
+        else:
+            rows, columns = self.plan.indices(key_states.device)
+            self.keys[rows, :, columns] = key_states.transpose(1, 2)
+            self.values[rows, :, columns] = value_states.transpose(1, 2)
+        return self.keys[:, :, : self.plan.total], self.values[:, :, : self.plan.total]
+
+    def get_seq_length(self) -> int:
+        """Slots filled before the current forward; the host builds its own prefill masks from it."""
+        return self.plan.past
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Slots that the host's prefill mask covers, and their offset."""
+        return self.plan.past + query_length, 0
+
+    def get_max_length(self) -> int:
+        """No fixed limit."""
+        return -1
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Rows are rewound by writing over them; there is nothing to remove here."""
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the given rows only."""
+        if self.is_initialized:
+            index = rows.to(self.keys.device)
+            self.keys, self.values = self.keys.index_select(0, index), self.values.index_select(0, index)
+
+
+class RowCache(Cache):  # type: ignore[misc]
+    """Cache whose rows are written at slots of their own and rewound by a smaller length."""
+
+    def __init__(self, capacity: int) -> None:
+        self.plan = WritePlan(capacity)
+        super().__init__(layer_class_to_replicate=lambda: RowLayer(self.plan))
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the given rows only, in this order."""
+        for layer in self.layers:
+            layer.select(rows)

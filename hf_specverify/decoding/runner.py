@@ -1,0 +1,144 @@
+"""A model, its cache, and the rows of a batch that it serves: the only place where models are called."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .timing import Stopwatch
+from .traits import ModelTraits
+
+
+@dataclass(frozen=True)
+class ForwardOutput:
+    """What a forward over a block of n tokens gave.
+
+    logits: (B, n, V), or (B, 1, V) where only the last valid token of each row was asked for; the model's dtype.
+    hidden_states: per layer (B, n, H), or None. attentions: per layer (B, heads, n, slots), or None; slot j is token
+    j of the left-padded row.
+    """
+
+    logits: Tensor
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass(frozen=True)
+class OutputFlags:
+    """Which extra outputs the user asked for."""
+
+    hidden_states: bool = False
+    attentions: bool = False
+
+    @property
+    def any(self) -> bool:
+        """Whether anything extra is wanted."""
+        return self.hidden_states or self.attentions
+
+    def as_arguments(self) -> dict[str, bool]:
+        """Forward arguments; absent flags are not passed, so models without them still work."""
+        wanted = {"output_hidden_states": self.hidden_states, "output_attentions": self.attentions}
+        return {name: True for name, on in wanted.items() if on}
+
+
+class Runner(ABC):
+    """Feeds tokens of a ragged batch to one model and keeps its cache in step with what was committed.
+
+    Tokens are counted as in the left-padded batch: `lengths[b]` tokens of row b, its padding included, are cached.
+    A forward appends, `rewind` takes back, `select` drops rows; so a rejected draft leaves no trace.
+
+    Args:
+        model: a Transformers causal language model; it is called, never changed.
+        traits: its traits.
+        stopwatch: gets the seconds of the forwards.
+        phase: the stopwatch's name for them.
+        flags: extra outputs wanted.
+    """
+
+    layout: str
+
+    def __init__(
+        self,
+        model: Any,
+        traits: ModelTraits,
+        stopwatch: Stopwatch,
+        phase: str,
+        flags: OutputFlags | None = None,
+    ) -> None:
+        self.model, self.traits = model, traits
+        self.stopwatch, self.phase = stopwatch, phase
+        self.flags = flags or OutputFlags()
+        self.device = model.get_input_embeddings().weight.device
+        self.lengths: list[int] = []
+
+    @abstractmethod
+    def prefill(self, tokens: Tensor, valid: Tensor, prompt_valid: Tensor, chunk: int | None) -> list[ForwardOutput]:
+        """Cache the first tokens of every row.
+
+        Args:
+            tokens: (B, n) left-padded ids. valid: (B, n) bool, False for padding.
+            prompt_valid: (B, T) the mask of the whole prompt, of which `valid` is the first part.
+            chunk: tokens per forward, or None for all at once.
+
+        Returns:
+            One output per chunk; logits are those of the last token only.
+        """
+
+    @abstractmethod
+    def forward(self, tokens: Tensor, counts: list[int], last_only: bool = False) -> ForwardOutput:
+        """Feed (B, n) tokens, of which the first counts[b] of row b are real; they follow what is cached."""
+
+    @abstractmethod
+    def rewind(self, lengths: list[int]) -> None:
+        """Forget what lies behind lengths[b] tokens in each row."""
+
+    @abstractmethod
+    def select(self, rows: list[int]) -> None:
+        """Keep the given rows, by their current place in the batch."""
+
+    def call(self, **arguments: Any) -> Any:
+        """One model forward, timed."""
+        with self.stopwatch.measure(self.phase):
+            return self.model(**arguments, **self.flags.as_arguments(), use_cache=True, return_dict=True)
+
+    def positions(self, starts: Tensor, padding: Tensor, width: int) -> Tensor:
+        """(B, width) position ids of a block; kept inside a learned position table, where only filler can leave it."""
+        positions = starts[:, None] - padding[:, None] + torch.arange(width, device=starts.device)
+        limit = self.traits.max_positions
+        return positions.clamp_(min=0, max=None if limit is None else limit - 1)
+
+    def optional_arguments(self, position_ids: Tensor, keep: int | Tensor) -> dict[str, Any]:
+        """`position_ids` and `logits_to_keep`, where the forward takes them."""
+        arguments: dict[str, Any] = {}
+        if self.traits.takes_position_ids:
+            arguments["position_ids"] = position_ids
+        if self.traits.takes_logits_to_keep:
+            arguments["logits_to_keep"] = keep
+        return arguments
+
+    def last_positions(self, counts: list[int], width: int) -> int | Tensor:
+        """`logits_to_keep` for the last real token of each row: an int where all rows are full."""
+        if all(count == width for count in counts):
+            return 1
+        return torch.tensor(counts, device=self.device)[:, None] - 1
+
+    def pick_last(self, logits: Tensor, keep: int | Tensor) -> Tensor:
+        """(B, 1, V) of the last real tokens, for models whose forward could not be told."""
+        if self.traits.takes_logits_to_keep:
+            return logits
+        return logits[:, -1:] if isinstance(keep, int) else torch.take_along_dim(logits, keep[..., None], dim=1)
+
+
+def prefill_positions(valid: Tensor) -> Tensor:
+    """Position ids of a left-padded prompt, as the host counts them."""
+    return (valid.long().cumsum(-1) - 1).clamp_(min=0)
+
+
+def spans(length: int, chunk: int | None) -> list[tuple[int, int]]:
+    """(start, stop) of the prefill chunks of `length` tokens."""
+    step = chunk or max(length, 1)
+    return [(start, min(start + step, length)) for start in range(0, length, step)]

@@ -1,0 +1,86 @@
+"""The runner of last resort: every row alone, in the host's own cache."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache, LinearAttentionCacheLayerMixin
+
+from .runner import ForwardOutput, Runner, spans
+from .single_outputs import assemble_prefill, block_extras, fill
+
+
+class SingleRunner(Runner):
+    """Runs one row at a time, unpadded, and takes rejected tokens back by cropping the host's cache.
+
+    A cache that can't be cropped (recurrent layers: the state has no memory of how it came about) is copied before
+    each block; after a rejection the copy is restored and the accepted tokens are fed again.
+    """
+
+    layout = "row by row"
+
+    def prefill(self, tokens: Tensor, valid: Tensor, prompt_valid: Tensor, chunk: int | None) -> list[ForwardOutput]:
+        """Cache the prompts, one after the other."""
+        self.padding = [int(row) for row in (~prompt_valid).sum(1)]
+        self.lengths = list(self.padding)
+        self.caches = [DynamicCache(config=self.model.config) for _ in self.padding]
+        self.snapshots: list[Any] = [None] * len(self.padding)
+        self.fed: list[Tensor] = [tokens[0, :0]] * len(self.padding)
+        self.recurrent = any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.caches[0].layers)
+        per_row = [self._prefill_row(row, tokens[row, pad:], chunk) for row, pad in enumerate(self.padding)]
+        if not self.recurrent:
+            for cache in self.caches:
+                cache.activate_past_recording()
+        return [assemble_prefill(per_row, self.padding, tokens.shape[1])] if self.flags.any else []
+
+    def _prefill_row(self, row: int, tokens: Tensor, chunk: int | None) -> list[Any]:
+        return [self._feed(row, tokens[start:stop], 1) for start, stop in spans(len(tokens), chunk)]
+
+    def forward(self, tokens: Tensor, counts: list[int], last_only: bool = False) -> ForwardOutput:
+        """Feed each row's real tokens; filler never reaches the model."""
+        blocks = []
+        for row, count in enumerate(counts):
+            self.snapshots[row] = copy.deepcopy(self.caches[row]) if self.recurrent else None
+            self.fed[row] = tokens[row, :count].to(self.device)
+            blocks.append(self._feed(row, self.fed[row], 1 if last_only else 0))
+        width = 1 if last_only else tokens.shape[1]
+        logits = torch.stack([fill(block.logits[0, -width:], width, 0) for block in blocks])
+        hidden, attentions = block_extras(blocks, self.lengths, tokens.shape[1])
+        return ForwardOutput(logits, hidden, attentions)
+
+    def _feed(self, row: int, tokens: Tensor, keep: int) -> Any:
+        start = self.lengths[row] - self.padding[row]
+        positions = torch.arange(start, start + len(tokens), device=self.device)[None]
+        arguments: dict[str, Any] = {self.traits.cache_keyword: self.caches[row]}
+        arguments |= self.optional_arguments(positions, keep)
+        raw = self.call(input_ids=tokens[None].to(self.device), **arguments)
+        self.lengths[row] += len(tokens)
+        return raw
+
+    def rewind(self, lengths: list[int]) -> None:
+        """Crop each row's cache, or restore its copy and feed again what stays."""
+        for row, length in enumerate(lengths):
+            surplus = self.lengths[row] - length
+            if not self.recurrent:
+                # Also with nothing to take back: it lets windowed layers drop what they recorded.
+                if self.lengths[row] > self.padding[row]:
+                    self.caches[row].crop(-surplus)
+                self.lengths[row] = length
+            elif surplus:
+                self._replay(row, surplus)
+
+    def _replay(self, row: int, surplus: int) -> None:
+        self.caches[row], self.snapshots[row] = self.snapshots[row], None
+        kept = self.fed[row][: len(self.fed[row]) - surplus]
+        self.lengths[row] -= len(self.fed[row])
+        if len(kept):
+            self._feed(row, kept, 1)
+
+    def select(self, rows: list[int]) -> None:
+        """Keep the given rows."""
+        for name in ("caches", "snapshots", "fed", "padding", "lengths"):
+            values = getattr(self, name)
+            setattr(self, name, [values[row] for row in rows])

@@ -1,0 +1,41 @@
+"""Propose: the drafters, and the trees of draft tokens that they hand on."""
+
+from typing import Any
+
+from transformers.generation.candidate_generator import CandidateGenerator
+
+from .candidate_generator import CandidateDrafter
+from .draft_model import DraftModel
+from .drafter import Drafter, DraftingCall, DraftSession
+from .prompt_lookup import PromptLookup
+from .tree import DraftBatch, DraftTree
+
+__all__ = [
+    "CandidateDrafter",
+    "DraftBatch",
+    "DraftModel",
+    "DraftSession",
+    "DraftTree",
+    "Drafter",
+    "DraftingCall",
+    "PromptLookup",
+    "as_drafter",
+]
+
+
+def as_drafter(assistant: Any) -> Drafter:
+    """The drafter for what a user gives as `assistant_model`: a model, a Drafter, or a host candidate generator.
+
+    Raises:
+        TypeError: for anything else.
+    """
+    if isinstance(assistant, Drafter):
+        return assistant
+    if isinstance(assistant, CandidateGenerator):
+        return CandidateDrafter(assistant)
+    if hasattr(assistant, "get_input_embeddings") and hasattr(assistant, "config"):
+        return DraftModel(assistant)
+    raise TypeError(
+        f"assistant_model={assistant!r}: allowed are a Transformers causal language model, a Drafter such as "
+        "PromptLookup(), or a CandidateGenerator"
+    )

@@ -1,0 +1,124 @@
+"""A small model as drafter, with its own loop and its own row cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..decoding.probe import make_runner
+from ..decoding.processors import Block, ProcessorPlan
+from ..decoding.runner import Runner
+from ..decoding.state import BatchState
+from ..verification.draws import Draws, GeneratorDraws
+from .drafter import Drafter, DraftingCall, DraftSession
+from .tree import DraftBatch
+from .vocabulary import check_same_vocabulary, fit_vocabulary, vocabulary_size
+
+
+class DraftModel(Drafter):
+    """Drafts with a Transformers causal language model that shares the target's tokenizer.
+
+    The model is only called: neither its configuration nor its generation_config is read for sampling or changed.
+    While the target samples, a draft token is drawn from q, the draft's distribution after the target's processors
+    (with `draft_temperature` in place of the target's temperature, if given); a `draft_temperature` of 0 and greedy
+    targets take the most likely token instead, and q is one-hot.
+
+    Args:
+        model: the draft.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    @property
+    def name(self) -> str:
+        """The draft's class and size."""
+        return f"{type(self.model).__name__} ({self.model.num_parameters() / 1e6:.0f}M)"
+
+    def start(self, call: DraftingCall) -> DraftSession:
+        """Begin a call; the prompt is prefilled at the first proposal."""
+        check_same_vocabulary(call.target, self.model, "assistant_model", call.tokenizers)
+        return _DraftModelSession(self.model, call)
+
+
+class _DraftModelSession(DraftSession):
+    def __init__(self, model: Any, call: DraftingCall) -> None:
+        self.runner: Runner = make_runner(model, call.stopwatch, "draft")
+        self.device = self.runner.device
+        self.vocabulary = vocabulary_size(call.target)
+        self.largest_id = vocabulary_size(model) - 1
+        self.sampling = call.sampling and call.draft_temperature != 0
+        # Processors hold tensors on the target's device; across devices only those that look at scores alone are used.
+        self.plan: ProcessorPlan = call.plan.draft_plan(
+            call.draft_temperature, history=self.device == call.state.ids.device
+        )
+        self.draws: Draws = GeneratorDraws(call.generator, self.device)
+        self.prefill_chunk = call.prefill_chunk
+        self._prefilled = False
+
+    def propose(self, state: BatchState, lengths: list[int]) -> DraftBatch:
+        """Draft token by token for all active rows; rows that want fewer ignore the surplus."""
+        longest = max(lengths)
+        if not longest:
+            return DraftBatch(state.ids.new_zeros(len(lengths), 0), tuple(lengths), None)
+        logits = self._catch_up(state)
+        tokens = torch.zeros(len(lengths), longest, dtype=torch.long, device=self.device)
+        laws = []
+        for position in range(longest):
+            if position:
+                logits = self._forward(tokens[:, position - 1 : position])
+            scores = self._scores(logits, state, tokens, position)
+            if self.sampling:
+                laws.append(scores.softmax(dim=-1))
+                tokens[:, position] = self.draws.sample(laws[-1])
+            else:
+                tokens[:, position] = scores.argmax(dim=-1)
+        device = state.ids.device
+        q = torch.stack(laws, dim=1).to(device) if self.sampling else None
+        return DraftBatch(tokens.to(device), tuple(lengths), q)
+
+    def _catch_up(self, state: BatchState) -> Tensor:
+        """Feed what was committed since the last proposal: one token, or two after a full acceptance; (A, V) logits."""
+        if not self._prefilled:
+            self._prefill(state)
+        tokens, counts = state.tail(self.runner.lengths)
+        logits = self.runner.forward(self._known(tokens), counts, last_only=True).logits[:, -1]
+        return fit_vocabulary(logits, self.vocabulary)
+
+    def _prefill(self, state: BatchState) -> None:
+        length = min(state.lengths) - 1
+        rows = state.row_index
+        valid = state.prompt_valid[rows]
+        prompt = self._known(state.ids[rows, :length])
+        self.runner.prefill(prompt, valid[:, :length], valid, self.prefill_chunk)
+        self._prefilled = True
+
+    def _forward(self, tokens: Tensor) -> Tensor:
+        logits = self.runner.forward(self._known(tokens), [1] * len(tokens), last_only=True).logits[:, -1]
+        return fit_vocabulary(logits, self.vocabulary)
+
+    def _known(self, tokens: Tensor) -> Tensor:
+        """Ids that only the target's padded head has are no tokens; the draft reads its last id instead."""
+        return tokens.clamp(max=self.largest_id)
+
+    def _scores(self, logits: Tensor, state: BatchState, tokens: Tensor, position: int) -> Tensor:
+        """(A, V) processed scores of the draft's next token."""
+        block = None
+        if self.plan.needs_history:
+            drafted = state.with_block(tokens[:, :position].to(state.ids.device), [position] * len(tokens))
+            starts = [length + position for length in state.lengths]
+            block = Block(drafted, state.rows, starts, [1] * len(starts))
+        return self.plan(logits[:, None], block)[:, 0]
+
+    def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None) -> None:
+        """Take back what the draft read beyond the accepted tokens; the verifier's own token is still to be read."""
+        if self._prefilled:
+            valid = [length - 1 for length in state.lengths]
+            self.runner.rewind([min(cached, kept) for cached, kept in zip(self.runner.lengths, valid, strict=True)])
+
+    def select(self, places: list[int]) -> None:
+        """Keep the active rows at the given places."""
+        if self._prefilled:
+            self.runner.select(places)

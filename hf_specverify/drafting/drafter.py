@@ -1,0 +1,82 @@
+"""What a drafter is: it proposes tokens for the rows of a batch, and says what law they were drawn from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation.candidate_generator import CandidateGenerator
+
+from ..decoding.processors import ProcessorPlan
+from ..decoding.state import BatchState
+from ..decoding.timing import Stopwatch
+from .tree import DraftBatch
+
+
+@dataclass(frozen=True)
+class DraftingCall:
+    """What a drafter is told at the start of a call.
+
+    Attributes:
+        target: the target model; read, never called.
+        state: the batch.
+        plan: the target's processors.
+        sampling: whether the target samples; if not, drafts are the draft's most likely tokens.
+        draft_temperature: the user's temperature for drafts, or None for the target's.
+        generator: the user's generator, or None for the global one.
+        stopwatch: gets the seconds of the draft's forwards as `draft`.
+        prefill_chunk: tokens per prefill forward, or None.
+        tokenizers: of target and draft, where the user gave them.
+    """
+
+    target: Any
+    state: BatchState
+    plan: ProcessorPlan
+    sampling: bool
+    draft_temperature: float | None
+    generator: torch.Generator | None
+    stopwatch: Stopwatch
+    prefill_chunk: int | None
+    tokenizers: tuple[Any, Any]
+
+
+class DraftSession(ABC):
+    """A drafter at work on one call: all its state is here, so calls don't see each other."""
+
+    @abstractmethod
+    def propose(self, state: BatchState, lengths: list[int]) -> DraftBatch:
+        """Propose up to lengths[i] tokens for each active row, on the target's device."""
+
+    def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None) -> None:
+        """Learn the outcome, after the state has it: tokens accepted by row, target scores (A, n, V) if kept."""
+
+    def select(self, places: list[int]) -> None:
+        """Keep the active rows at the given places."""
+
+
+class Drafter(CandidateGenerator, ABC):  # type: ignore[misc]
+    """Proposes candidate tokens; give one to generate as `assistant_model=`.
+
+    It is a Transformers `CandidateGenerator` by type, and one that serves batches: `start` opens a session per call in
+    place of `get_candidates`, which knows one row and no law.
+
+    `default_num_draft_tokens` is used where the user gives no `num_draft_tokens`.
+    """
+
+    default_num_draft_tokens = 5
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What the report calls it."""
+
+    @abstractmethod
+    def start(self, call: DraftingCall) -> DraftSession:
+        """Begin a call.
+
+        Raises:
+            ValueError: if this drafter can't draft for the call's target.
+        """

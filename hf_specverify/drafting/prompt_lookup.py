@@ -1,0 +1,71 @@
+"""Drafts copied from the text so far: what followed the last few tokens when they stood there before."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ..decoding.state import BatchState
+from .drafter import Drafter, DraftingCall, DraftSession
+from .tree import DraftBatch
+
+Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+class PromptLookup(Drafter):
+    """Prompt lookup decoding: no draft model, and q one-hot, so that any target stays exact.
+
+    For n from `max_matching_ngram_size` down to 1, the last n tokens are looked for in the row, from the left, as in
+    Transformers' `PromptLookupCandidateGenerator`; the first place with something behind it gives the draft.
+
+    Args:
+        max_matching_ngram_size: longest n-gram to look for, at least 1.
+
+    Raises:
+        ValueError: if `max_matching_ngram_size` is less than 1.
+    """
+
+    default_num_draft_tokens = 10
+
+    def __init__(self, max_matching_ngram_size: int = 2) -> None:
+        if max_matching_ngram_size < 1:
+            raise ValueError(f"max_matching_ngram_size={max_matching_ngram_size}: allowed are integers from 1")
+        self.max_matching_ngram_size = max_matching_ngram_size
+
+    @property
+    def name(self) -> str:
+        """`prompt lookup`, with the length of its n-grams."""
+        return f"prompt lookup ({self.max_matching_ngram_size}-grams)"
+
+    def start(self, call: DraftingCall) -> DraftSession:
+        """Begin a call."""
+        return _PromptLookupSession(self.max_matching_ngram_size)
+
+
+class _PromptLookupSession(DraftSession):
+    def __init__(self, max_matching_ngram_size: int) -> None:
+        self.max_matching_ngram_size = max_matching_ngram_size
+
+    def propose(self, state: BatchState, lengths: list[int]) -> DraftBatch:
+        """Look each row's continuation up in its own tokens."""
+        found = []
+        for row, length, wanted in zip(state.rows, state.lengths, lengths, strict=True):
+            text = state.host_ids[row, state.host_padding[row] : length]
+            found.append(lookup(text, self.max_matching_ngram_size, wanted))
+        counts = tuple(len(draft) for draft in found)
+        tokens = np.zeros((len(found), max(counts)), dtype=np.int64)
+        for row, draft in enumerate(found):
+            tokens[row, : len(draft)] = draft
+        return DraftBatch(torch.from_numpy(tokens).to(state.ids.device), counts, None)
+
+
+def lookup(text: Ids, max_ngram: int, wanted: int) -> Ids:
+    """Up to `wanted` tokens that followed the longest matching n-gram at the end of `text`; empty if there is none."""
+    for size in range(min(max_ngram, len(text) - 1), 0, -1):
+        # The last window is the n-gram itself, with nothing behind it.
+        windows = np.lib.stride_tricks.sliding_window_view(text[:-1], size)
+        matches = np.flatnonzero((windows == text[-size:]).all(axis=1))
+        if len(matches) and wanted:
+            start = int(matches[0]) + size
+            return text[start : start + wanted]
+    return text[:0]

@@ -1,0 +1,111 @@
+"""Whether two models speak the same tokens, and what to do where only their padding differs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import try_to_load_from_cache
+from torch import Tensor
+
+# Heads are padded to round numbers of rows; two tokenizers hardly ever differ by so little.
+LARGEST_PADDING = 1024
+
+
+def check_same_vocabulary(target: Any, other: Any, argument: str, tokenizers: tuple[Any, Any] = (None, None)) -> None:
+    """Refuse a draft or companion whose token ids mean other tokens than the target's.
+
+    The tokenizers given decide; else those that the models' folders (or the local Hub cache) hold; else the sizes of
+    the vocabularies, which may differ by padding only.
+
+    Args:
+        target, other: models. argument: the name that the error uses for `other`.
+        tokenizers: of target and other, where the user gave them.
+
+    Raises:
+        ValueError: naming both models.
+    """
+    if None not in tokenizers:
+        first, second = (tokenizer.get_vocab() for tokenizer in tokenizers)
+    else:
+        first, second = _vocabulary_of(target), _vocabulary_of(other)
+    names = f"{_name(target)} (target) and {_name(other)} ({argument})"
+    remedy = "; allowed: models that share one tokenizer (padded heads may differ in size)"
+    if first is not None and second is not None:
+        clashes = _clashes(first, second)
+        if clashes:
+            raise ValueError(
+                f"{argument}: {names} have different tokenizers: {len(clashes)} ids mean other tokens, such as "
+                f"{clashes[0]}{remedy}"
+            )
+        return
+    sizes = vocabulary_size(target), vocabulary_size(other)
+    if abs(sizes[0] - sizes[1]) >= LARGEST_PADDING:
+        raise ValueError(
+            f"{argument}: {names} have vocabularies of {sizes[0]} and {sizes[1]} tokens, too different to be one "
+            f"tokenizer with padding{remedy}. If they do share one, pass tokenizer= and assistant_tokenizer="
+        )
+
+
+def vocabulary_size(model: Any) -> int:
+    """Rows of the model's head."""
+    return int(model.config.get_text_config(decoder=True).vocab_size)
+
+
+def fit_vocabulary(logits: Tensor, size: int) -> Tensor:
+    """Logits (..., V') over the target's `size` tokens: surplus rows cut off, missing ones -inf."""
+    missing = size - logits.shape[-1]
+    if missing <= 0:
+        return logits[..., :size]
+    return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
+
+
+def _clashes(first: dict[str, int], second: dict[str, int]) -> list[str]:
+    """Ids that mean different tokens; an id that only one vocabulary has is no clash, but an added token."""
+    by_id = {index: token for token, index in second.items()}
+    return [
+        f"{index}: {token!r} and {by_id[index]!r}"
+        for token, index in first.items()
+        if by_id.get(index, token) != token
+    ]
+
+
+def _name(model: Any) -> str:
+    return getattr(model.config, "_name_or_path", "") or type(model).__name__
+
+
+def _vocabulary_of(model: Any) -> dict[str, int] | None:
+    name = getattr(model.config, "_name_or_path", "")
+    path = _tokenizer_file(name) if name else None
+    return None if path is None else _read_vocabulary(_digest(path), path)
+
+
+def _tokenizer_file(name: str) -> str | None:
+    local = Path(name) / "tokenizer.json"
+    if local.is_file():
+        return str(local)
+    if Path(name).exists() or name.count("/") > 1:
+        return None
+    found = try_to_load_from_cache(name, "tokenizer.json")
+    return found if isinstance(found, str) else None
+
+
+def _digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+@lru_cache(maxsize=8)
+def _read_vocabulary(digest: str, path: str) -> dict[str, int] | None:
+    """{token: id} of a tokenizer.json; None for models of tokenizer that keep it elsewhere."""
+    content = json.loads(Path(path).read_text(encoding="utf-8"))
+    vocabulary = content.get("model", {}).get("vocab")
+    if isinstance(vocabulary, list):
+        vocabulary = {entry[0]: index for index, entry in enumerate(vocabulary)}
+    if not isinstance(vocabulary, dict):
+        return None
+    added = {entry["content"]: entry["id"] for entry in content.get("added_tokens", [])}
+    return {**vocabulary, **added}

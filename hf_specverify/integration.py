@@ -1,0 +1,280 @@
+"""The front door: `enable` for `model.generate`, and the strategy object for `custom_generate=`."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation.stopping_criteria import StopStringCriteria
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from .capabilities import Request, refuse
+from .config import SpeculationConfig
+from .decoding.loop import SpeculativeLoop
+from .decoding.probe import make_runner
+from .decoding.processors import ProcessorPlan
+from .decoding.recorder import Recorder
+from .decoding.runner import OutputFlags
+from .decoding.state import BatchState
+from .decoding.stopping import Stopping
+from .decoding.timing import Stopwatch
+from .drafting import DraftingCall, as_drafter
+from .drafting.vocabulary import check_same_vocabulary
+from .report import SpeculationReport
+from .scheduling import FixedLength
+from .verification import GeneratorDraws, get_verifier
+
+_OPTIONS = ("companion_model", "generator", *SpeculationConfig.option_names())
+
+
+@dataclass
+class SpeculativeOutput(GenerateDecoderOnlyOutput):  # type: ignore[misc]
+    """The host's output of decoder-only generation, and the report of how it came about."""
+
+    speculation: SpeculationReport | None = None
+
+
+class SpeculativeDecoding:
+    """A decoding strategy for `model.generate(custom_generate=…)`, the host's own hook.
+
+    Args:
+        assistant_model: the draft: a model, a `Drafter`, or a `CandidateGenerator`.
+        companion_model: a second small model for speculative verification. Validated now; this version's schedules
+            do not use it yet.
+        generator: a `torch.Generator` for all random draws; None means the global one.
+        streamer: gets committed tokens (one row). Give it here, not to `generate`, which would not pass it on.
+        tokenizer, assistant_tokenizer: to compare the vocabularies of target and draft.
+        options: those of `SpeculationConfig`.
+
+    Raises:
+        ValueError, TypeError: for options that are not allowed.
+    """
+
+    def __init__(
+        self,
+        assistant_model: Any,
+        companion_model: Any = None,
+        *,
+        generator: torch.Generator | None = None,
+        streamer: Any = None,
+        tokenizer: Any = None,
+        assistant_tokenizer: Any = None,
+        **options: Any,
+    ) -> None:
+        self.drafter = as_drafter(assistant_model)
+        self.companion_model = companion_model
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(f"generator={generator!r}: allowed are a torch.Generator and None")
+        self.generator, self.streamer = generator, streamer
+        self.tokenizers = (tokenizer, assistant_tokenizer)
+        self.config = SpeculationConfig.from_options(options)
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        **model_kwargs: Any,
+    ) -> SpeculativeOutput | Tensor:
+        """Generate; called by the host with everything prepared.
+
+        Returns:
+            What plain generation returns: (B, T) ids, or an output object with `return_dict_in_generate`.
+        """
+        refuse(Request(model, len(input_ids), generation_config, model_kwargs, self.streamer))
+        self._check_companion(model)
+        stopwatch = Stopwatch()
+        loop = self._loop(model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs, stopwatch)
+        if self.streamer is not None:
+            self.streamer.put(input_ids.cpu())
+        # The host swaps the kernels of mixture-of-experts layers while it decodes, and back.
+        with getattr(model, "_optimize_model_for_decode", nullcontext)():
+            steps = loop.run(generation_config.prefill_chunk_size)
+        sequences = loop.state.sequences().to(input_ids.device)
+        if not generation_config.return_dict_in_generate:
+            return sequences
+        info = get_verifier(self.config.verification).info
+        report = SpeculationReport.from_steps(
+            steps,
+            seconds=stopwatch.seconds(),
+            verification=info.name,
+            lossless=info.lossless,
+            drafter=self.drafter.name,
+            layout=loop.target.layout,
+        )
+        return SpeculativeOutput(sequences=sequences, speculation=report, **loop.recorder.result())
+
+    def _loop(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        processors: Any,
+        criteria: Any,
+        generation_config: Any,
+        model_kwargs: dict[str, Any],
+        stopwatch: Stopwatch,
+    ) -> SpeculativeLoop:
+        wanted = _wanted_outputs(generation_config)
+        flags = OutputFlags(wanted["hidden_states"], wanted["attentions"])
+        target = make_runner(model, stopwatch, "target", flags)
+        ids = input_ids.to(target.device)
+        stopping = Stopping(criteria, len(ids))
+        valid = _prompt_mask(ids, model_kwargs)
+        state = BatchState(ids, valid, stopping.max_length, _pad_token(generation_config, stopping, len(ids)))
+        plan, sampling = ProcessorPlan(processors), bool(generation_config.do_sample)
+        session = self.drafter.start(
+            DraftingCall(
+                target=model,
+                state=state,
+                plan=plan,
+                sampling=sampling,
+                draft_temperature=self.config.draft_temperature,
+                generator=self.generator,
+                stopwatch=stopwatch,
+                prefill_chunk=generation_config.prefill_chunk_size,
+                tokenizers=self.tokenizers,
+            )
+        )
+        return SpeculativeLoop(
+            state=state,
+            target=target,
+            session=session,
+            schedule=FixedLength(self.config.num_draft_tokens or self.drafter.default_num_draft_tokens),
+            verifier=get_verifier(self.config.verification),
+            plan=plan,
+            stopping=stopping,
+            draws=GeneratorDraws(self.generator, ids.device),
+            recorder=Recorder(len(ids), ids.shape[1], **wanted),
+            stopwatch=stopwatch,
+            streamer=self.streamer,
+            sampling=sampling,
+        )
+
+    def _check_companion(self, model: Any) -> None:
+        if self.companion_model is None:
+            return
+        if not hasattr(self.companion_model, "get_input_embeddings"):
+            raise TypeError(f"companion_model={self.companion_model!r}: allowed is a Transformers causal language model")
+        if self.companion_model.get_input_embeddings().weight.device.type == "meta":
+            raise ValueError("companion_model is on the device 'meta', without weights; allowed: any real device")
+        check_same_vocabulary(model, self.companion_model, "companion_model")
+
+
+def _wanted_outputs(generation_config: Any) -> dict[str, bool]:
+    wanted = bool(generation_config.return_dict_in_generate)
+    names = ("scores", "logits", "hidden_states", "attentions")
+    return {name: wanted and bool(getattr(generation_config, f"output_{name}")) for name in names}
+
+
+def _prompt_mask(ids: Tensor, model_kwargs: dict[str, Any]) -> Tensor:
+    mask = model_kwargs.get("attention_mask")
+    return torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.to(ids.device).bool()
+
+
+def _pad_token(generation_config: Any, stopping: Stopping, batch_size: int) -> int:
+    """The token behind rows that end before others."""
+    pad = generation_config._pad_token_tensor
+    if pad is not None:
+        return int(pad)
+    if batch_size > 1 and stopping.needs_text:
+        raise ValueError(
+            "pad_token_id=None: rows that a stopping criterion ends before others are filled up with it; allowed is "
+            "any token id"
+        )
+    return 0
+
+
+def enable(model: Any) -> None:
+    """Let `model.generate` take `assistant_model=` with all our options; without one it is what it was.
+
+    Sets the attribute `generate` of this one object, which is also how the host installs a repository's own
+    generation. It survives copies of the model; `disable` removes it.
+
+    Raises:
+        TypeError: if `model` can't generate.
+    """
+    if not callable(getattr(type(model), "generate", None)):
+        raise TypeError(f"model={model!r}: allowed are models with a generate method")
+    if not is_enabled(model):
+        model._generate_before_specverify = vars(model).get("generate")
+        model.generate = types.MethodType(_generate, model)
+
+
+def disable(model: Any) -> None:
+    """Take back `enable`; a model that is not enabled is left alone."""
+    if is_enabled(model):
+        before = vars(model).pop("_generate_before_specverify")
+        del model.generate
+        if before is not None:
+            model.generate = before
+
+
+@contextmanager
+def enabled(model: Any) -> Iterator[Any]:
+    """`enable` for the length of a `with` block; a model that was enabled before stays so."""
+    was = is_enabled(model)
+    enable(model)
+    try:
+        yield model
+    finally:
+        if not was:
+            disable(model)
+
+
+def is_enabled(model: Any) -> bool:
+    """Whether `enable` was called on this object."""
+    return "_generate_before_specverify" in vars(model)
+
+
+def _generate(
+    self: Any,
+    inputs: Tensor | None = None,
+    generation_config: Any = None,
+    logits_processor: Any = None,
+    stopping_criteria: Any = None,
+    prefix_allowed_tokens_fn: Any = None,
+    synced_gpus: bool | None = None,
+    assistant_model: Any = None,
+    streamer: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """`generate` of an enabled model: the host's, with our strategy where there is an assistant."""
+    base = vars(self)["_generate_before_specverify"] or types.MethodType(type(self).generate, self)
+    shared = {
+        "inputs": inputs,
+        "generation_config": generation_config,
+        "logits_processor": logits_processor,
+        "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
+        "synced_gpus": synced_gpus,
+    }
+    options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
+    if assistant_model is None:
+        if options:
+            raise ValueError(f"{sorted(options)} need assistant_model: a draft model, a Drafter or a CandidateGenerator")
+        return base(**shared, stopping_criteria=stopping_criteria, streamer=streamer, **kwargs)
+    if kwargs.get("custom_generate") is not None:
+        raise ValueError("custom_generate and assistant_model exclude each other on a model that is enabled")
+    tokenizers = {name: kwargs.pop(name, None) for name in ("tokenizer", "assistant_tokenizer")}
+    strategy = SpeculativeDecoding(assistant_model, streamer=streamer, **tokenizers, **options)
+    strings, kwargs = _take_stop_strings(self, generation_config, kwargs)
+    criteria = list(stopping_criteria or [])
+    if strings:
+        if tokenizers["tokenizer"] is None:
+            raise ValueError(f"stop_strings={strings!r} need tokenizer=, the target's tokenizer")
+        criteria.append(StopStringCriteria(stop_strings=strings, tokenizer=tokenizers["tokenizer"]))
+    return base(**shared, stopping_criteria=criteria or None, custom_generate=strategy, **kwargs)
+
+
+def _take_stop_strings(model: Any, generation_config: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The stop strings of a call, and its arguments without them: the host would ask for a tokenizer it has dropped."""
+    sources = (generation_config, model.generation_config)
+    configured = next((c.stop_strings for c in sources if c is not None and c.stop_strings is not None), None)
+    strings = kwargs.get("stop_strings", configured)
+    return strings, {**kwargs, "stop_strings": None} if strings is not None else kwargs

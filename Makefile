@@ -30,7 +30,7 @@ $(VENV)/dev.stamp: $(VENV)/torch.stamp pyproject.toml
 	touch $@
 
 # The version that the project is tested with, where it is to be had for this Python; else pip's choice.
-$(VENV)/torch.stamp: $(PY)
+$(VENV)/torch.stamp: | $(PY)
 	$(PY) -c 'import torch' 2>/dev/null || $(PIP) install '$(TORCH)' || $(PIP) install torch
 	touch $@
 

@@ -29,9 +29,11 @@ def test_no_token_of_weight_zero_at_the_ends(uniform: float) -> None:
     weights = torch.zeros(3, 1300)
     weights[0, [5, 700]] = torch.tensor([1e-30, 3.0])
     weights[1, [512, 1023]] = torch.tensor([2.0, 1e-38])
-    weights[2, 1299] = 1.0
+    weights[2, [1290, 1299]] = torch.tensor([1.0, 3.0])
     tokens = inverse_cdf(weights, torch.full((3,), uniform, dtype=torch.float64))
     assert bool((weights.gather(1, tokens[:, None]) > 0).all())
+    if uniform == 0:
+        assert tokens.tolist() == [5, 512, 1290]
 
 
 def test_sample_keeps_leading_dimensions() -> None:

@@ -66,7 +66,7 @@ class Inverted(TokenVerification):
 
 
 def test_uncorrected_cut_on_the_drawn_token_breaks_the_law() -> None:
-    admitted = {(): torch.tensor([True, False])}
+    admitted: dict[tuple[int, ...], Tensor] = {(): torch.tensor([True, False])}
     case = Case("cut", 1, constant([0.5, 0.5], 1), constant([0.9, 0.1], 1), admitted)
     first_token = output_law(UncorrectedCut(), case).law.sum(dim=1)
     assert first_token.tolist() == pytest.approx([0.55, 0.45], abs=1e-12)

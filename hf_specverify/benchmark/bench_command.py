@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from hf_specverify.benchmark.bench import count_runs, run_bench
 from hf_specverify.benchmark.loading import load_model
@@ -68,6 +69,8 @@ def bench(
         previous = _previous(json, settings) if resume else None
         if quiet and json is None:
             raise ValueError("--quiet without --json would show no result; allowed: --quiet with --json")
+        if quiet:
+            transformers_logging.disable_progress_bar()
         target_model, draft_model = _load(settings)
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None

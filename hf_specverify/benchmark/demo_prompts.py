@@ -75,13 +75,13 @@ TRANSLATE_JSON = """Translate this JSON into Spanish:
 
 LOOKUP_HELPS = PromptGroup(
     "lookup_helps",
-    "Prompts where prompt lookup helps: the answer repeats parts of its prompt",
+    "Prompt lookup helps here: answers repeat parts of their prompts",
     (ADD_TYPE_HINTS, FIX_FUNCTION, QUOTE_TEXT, TRANSLATE_JSON),
 )
 
 LOOKUP_DOES_NOT_HELP = PromptGroup(
     "lookup_does_not_help",
-    "Prompts where prompt lookup does not help: the answer is new text",
+    "Prompt lookup does not help here: answers are new text",
     (
         "Write a short story about a clockmaker who finds a door behind an old clock.",
         "What should I think about before I adopt a dog from a shelter?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,8 @@ def peak_growth(device: torch.device) -> Iterator[PeakGrowth]:
     """Measure the peak of the GPU's allocated memory, or of the process's resident memory on a CPU.
 
     On Linux the process's high-water mark is reset first. Elsewhere it cannot be: then only growth beyond every earlier
-    peak is seen. Memory that the process holds unused from earlier runs is not growth.
+    peak is seen. Where the C library can, memory that earlier runs left unused goes back to the system first, for taking
+    it again would not show as growth.
     """
     growth = PeakGrowth()
     if device.type == "cuda":
@@ -44,6 +46,9 @@ def peak_growth(device: torch.device) -> Iterator[PeakGrowth]:
 def _reset_high_water_mark() -> int:
     if not _CLEAR.exists():
         return _high_water_mark()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    if trim is not None:
+        trim(0)
     _CLEAR.write_text("5")  # 5: set VmHWM to the memory resident now
     return _kilobytes("VmRSS") * 1024
 

@@ -135,9 +135,19 @@ def _by_history(processor: Any, scores: Tensor, block: Block) -> Tensor:
     for length, members in block.by_length().items():
         places, positions = zip(*members, strict=True)
         index = torch.tensor([places, positions], device=scores.device)
-        prefix = block.ids[torch.tensor([block.rows[place] for place in places], device=block.ids.device), :length]
-        out[index[0], index[1]] = processor(prefix, scores[index[0], index[1]])
+        rows = torch.tensor([block.rows[place] for place in places], device=block.ids.device)
+        out[index[0], index[1]] = _for_rows(processor, rows)(block.ids[rows, :length], scores[index[0], index[1]])
     return out
+
+
+def _for_rows(processor: Any, rows: Tensor) -> Any:
+    """The processor for some rows of the batch: the repetition penalty holds each row's padding."""
+    padding = getattr(processor, "prompt_ignore_length", None)
+    if not isinstance(padding, Tensor):
+        return processor
+    part = copy.copy(processor)
+    part.prompt_ignore_length = padding[rows.to(padding.device)]
+    return part
 
 
 class _RowCopies:

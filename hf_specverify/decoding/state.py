@@ -60,8 +60,8 @@ class BatchState:
         return self.ids[self.row_index[:, None], offsets.clamp_(max=self.max_length - 1)], counts
 
     def with_block(self, tokens: Tensor, counts: list[int]) -> Tensor:
-        """A copy of `ids` with (A, m) tokens, counts[i] of them, written behind each active row."""
-        ids = self.ids.clone()
+        """A copy of `ids`, m columns wider, with the first counts[i] of (A, m) tokens written behind active row i."""
+        ids = torch.nn.functional.pad(self.ids, (0, tokens.shape[1]), value=self.pad_token)
         _write(ids, self.row_index, self.starts, tokens, torch.tensor(counts, device=ids.device))
         return ids
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from hf_specverify.drafting.tree import DraftBatch, DraftTree
-from hf_specverify.verification.draws import Draws
+if TYPE_CHECKING:  # the drafting package imports the draws of this one
+    from hf_specverify.drafting.tree import DraftBatch, DraftTree
+    from hf_specverify.verification.draws import Draws
 
 
 @dataclass(frozen=True)

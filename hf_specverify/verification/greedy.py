@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
-from hf_specverify.drafting.tree import DraftBatch
 from hf_specverify.verification.base import BatchVerdict, leading_run
+
+if TYPE_CHECKING:  # the drafting package imports the draws of this one
+    from hf_specverify.drafting.tree import DraftBatch
 
 
 def verify_greedy(drafts: DraftBatch, best: Tensor) -> BatchVerdict:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from hf_specverify.drafting.tree import DraftBatch, DraftTree
 from hf_specverify.verification.base import (
     BatchVerdict,
     Verdict,
@@ -15,11 +16,14 @@ from hf_specverify.verification.base import (
     check_chain,
     leading_run,
 )
-from hf_specverify.verification.draws import Draws
+
+if TYPE_CHECKING:  # the drafting package imports the draws of this one
+    from hf_specverify.drafting.tree import DraftBatch, DraftTree
+    from hf_specverify.verification.draws import Draws
 
 
 class TokenVerification(Verifier):
-    """Speculative sampling as first described (Leviathan et al. 2211.17192, algorithm 1; Chen et al. 2302.01318, §2).
+    """Speculative sampling as first described: Leviathan et al. 2211.17192, alg. 1; Chen et al. 2302.01318, alg. 2.
 
     Token x_i is accepted with probability min(1, p_i(x_i) / q_i(x_i)). At the first rejection the next token comes from
     norm((p_i - q_i)_+), the part of the target that the draft does not cover; after a full acceptance from p.

@@ -1,0 +1,230 @@
+"""Greedy speculative output is plain greedy output, token for token in float32, for every family and option."""
+
+import pytest
+import tiny
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+
+import hf_specverify as sv
+
+LENGTH = 24
+# What the probe must find; a family that falls to a slower layout by mistake is a fault too.
+LAYOUTS = {"bloom": "masked holes", "gpt_neo": "row by row"}
+ATTENTIONS = ["sdpa", "eager"]
+NO_SDPA = {"bloom", "gpt_neo"}
+
+FAMILY_CASES = [
+    (family, attention)
+    for family in tiny.FAMILIES
+    for attention in ATTENTIONS
+    if not (family in NO_SDPA and attention == "sdpa")
+]
+
+
+def both(target, draft, inputs, **arguments):
+    """Plain and speculative output with the same arguments."""
+    arguments = {"max_new_tokens": LENGTH, "do_sample": False, "return_dict_in_generate": True, **arguments}
+    plain = target.generate(**inputs, **arguments)
+    with sv.enabled(target):
+        ours = target.generate(**inputs, assistant_model=draft, num_draft_tokens=4, **arguments)
+    return plain, ours
+
+
+@pytest.mark.filterwarnings("ignore:.*slower layout")
+@pytest.mark.parametrize(("family", "attention"), FAMILY_CASES)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_every_family(family, attention, batch):
+    target = tiny.make_model(family, attention=attention)
+    inputs = tiny.prompts(batch)
+    plain, ours = both(target, tiny.near_copy(target), inputs)
+    assert torch.equal(plain.sequences, ours.sequences)
+    report = ours.speculation
+    assert report.layout == LAYOUTS.get(family, "row cache")
+    assert 0 < report.accepted < report.verified, "the draft must be partly right for this to test anything"
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("draft_length", [1, 3, 8])
+def test_lengths_and_prompt_lookup(batch, draft_length):
+    target = tiny.make_model()
+    inputs = tiny.prompts(batch)
+    arguments = {"max_new_tokens": 40, "do_sample": False}
+    plain = target.generate(**inputs, **arguments)
+    with sv.enabled(target):
+        for drafter in (tiny.near_copy(target), sv.PromptLookup(3)):
+            ours = target.generate(**inputs, assistant_model=drafter, num_draft_tokens=draft_length, **arguments)
+            assert torch.equal(plain, ours)
+
+
+class Countdown(LogitsProcessor):
+    """Keeps a state: what it forbids depends on how often it was called."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, input_ids, scores):
+        self.calls += 1
+        scores = scores.clone()
+        scores[:, 3 + self.calls % 7 :: 7] = -torch.inf
+        return scores
+
+
+class FlagRow(LogitsProcessor):
+    """Knows rows by their place in the batch."""
+
+    def __call__(self, input_ids, scores):
+        scores = scores.clone()
+        for row in range(len(scores)):
+            scores[row, 10 + 5 * row : 15 + 5 * row] += 6.0
+            scores[row, int(input_ids[row, -1])] -= 3.0
+        return scores
+
+
+PROCESSORS = {
+    "repetition_penalty": {"repetition_penalty": 1.4},
+    "no_repeat_ngram": {"no_repeat_ngram_size": 2},
+    "min_new_tokens": {"min_new_tokens": 12, "eos_token_id": list(range(1, 30))},
+    "min_length": {"min_length": 15, "eos_token_id": list(range(1, 30))},
+    "bad_words": {"bad_words_ids": [[5], [6, 7], [20]]},
+    "sequence_bias": {"sequence_bias": [[[8], 4.0], [[9, 10], 5.0]]},
+    "suppress": {"suppress_tokens": [4, 5, 6, 7, 30, 31], "begin_suppress_tokens": [11, 12]},
+    "forced_eos": {"forced_eos_token_id": 1},
+    "decay": {"exponential_decay_length_penalty": (5, 1.3)},
+    "prefix_allowed": {"prefix_allowed_tokens_fn": lambda row, ids: [3 + (int(ids[-1]) * 7 + row + k) % 60 for k in range(9)]},
+    "several": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3, "min_new_tokens": 5, "bad_words_ids": [[9]]},
+}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_processors(name, batch):
+    target = tiny.make_model()
+    plain, ours = both(target, tiny.near_copy(target), tiny.prompts(batch), **PROCESSORS[name])
+    assert torch.equal(plain.sequences, ours.sequences)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("kind", [Countdown, FlagRow])
+def test_processors_of_the_user(kind, batch):
+    target = tiny.make_model()
+    inputs, arguments = tiny.prompts(batch), {"max_new_tokens": LENGTH, "do_sample": False}
+    plain = target.generate(**inputs, logits_processor=LogitsProcessorList([kind()]), **arguments)
+    mine = kind()
+    with sv.enabled(target):
+        ours = target.generate(
+            **inputs, logits_processor=[mine], assistant_model=tiny.near_copy(target), num_draft_tokens=4, **arguments
+        )
+    assert torch.equal(plain, ours)
+    assert getattr(mine, "calls", 0) == 0
+
+
+def test_guidance():
+    target = tiny.make_model()
+    plain, ours = both(target, tiny.near_copy(target), tiny.prompts(1), guidance_scale=1.5)
+    assert torch.equal(plain.sequences, ours.sequences)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_end_tokens_inside_a_block(batch):
+    target = tiny.make_model()
+    inputs = tiny.prompts(batch)
+    free = target.generate(**inputs, max_new_tokens=40, do_sample=False)[:, 9:]
+    # End tokens that stand in the middle of the free answers.
+    ends = sorted({int(free[row, 7 + 3 * row]) for row in range(batch)})
+    plain, ours = both(target, tiny.near_copy(target), inputs, max_new_tokens=40, eos_token_id=ends)
+    assert plain.sequences.shape[1] < 49
+    assert torch.equal(plain.sequences, ours.sequences)
+
+
+class StopAfter(StoppingCriteria):
+    """Keeps a state: stops at its tenth call."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.seen.append(input_ids.shape[1])
+        return torch.full((len(input_ids),), len(self.seen) >= 10, dtype=torch.bool)
+
+
+def test_criteria_are_asked_once_per_committed_token():
+    target = tiny.make_model()
+    inputs = tiny.prompts(1)
+    seen = []
+    for draft in (None, tiny.near_copy(target)):
+        criterion = StopAfter()
+        with sv.enabled(target):
+            out = target.generate(
+                **inputs, max_new_tokens=30, do_sample=False, assistant_model=draft, stopping_criteria=StoppingCriteriaList([criterion])
+            )
+        seen.append((criterion.seen, out.tolist()))
+    assert seen[0] == seen[1]
+    assert len(seen[0][0]) == 10
+
+
+class StopOn(StoppingCriteria):
+    """Stops a row at a token of its own."""
+
+    def __init__(self, tokens):
+        self.tokens = torch.tensor(tokens)
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -1] == self.tokens
+
+
+def test_criteria_by_row_in_a_batch():
+    target = tiny.make_model()
+    inputs = tiny.prompts(3)
+    free = target.generate(**inputs, max_new_tokens=30, do_sample=False)[:, 9:]
+    tokens = [int(free[row, 5 + 6 * row]) for row in range(3)]
+    with sv.enabled(target):
+        ours = target.generate(
+            **inputs, max_new_tokens=30, do_sample=False, stopping_criteria=[StopOn(tokens)], assistant_model=tiny.near_copy(target)
+        )[:, 9:]
+    for row in range(3):
+        end = free[row].tolist().index(tokens[row]) + 1
+        assert ours[row, :end].tolist() == free[row, :end].tolist()
+        assert set(ours[row, end:].tolist()) <= {0}
+
+
+def test_prompt_of_one_token():
+    target = tiny.make_model()
+    inputs = {"input_ids": torch.tensor([[5], [9]])}
+    plain, ours = both(target, tiny.near_copy(target), inputs)
+    assert torch.equal(plain.sequences, ours.sequences)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_prefill_in_chunks(chunk):
+    target = tiny.make_model("gemma3_text")
+    plain, ours = both(target, tiny.near_copy(target), tiny.prompts(3), prefill_chunk_size=chunk)
+    assert torch.equal(plain.sequences, ours.sequences)
+
+
+def test_num_return_sequences_and_max_length():
+    target = tiny.make_model()
+    inputs = tiny.prompts(2)
+    arguments = {"do_sample": True, "top_k": 1, "num_return_sequences": 3, "max_length": 25, "max_new_tokens": None}
+    plain, ours = both(target, tiny.near_copy(target), inputs, **arguments)
+    assert torch.equal(plain.sequences, ours.sequences)
+    assert ours.sequences.shape == (6, 25)
+
+
+@pytest.mark.parametrize("padding", [8, -8])
+@pytest.mark.parametrize("sampling", [False, True])
+def test_padded_heads_of_one_tokenizer(padding, sampling):
+    target = tiny.make_model()
+    draft = tiny.make_model(vocabulary=64 + padding)
+    inputs = tiny.prompts(3)
+    arguments = {"max_new_tokens": LENGTH, "do_sample": sampling} | ({"top_k": 1} if sampling else {})
+    plain = target.generate(**inputs, **arguments)
+    with sv.enabled(target):
+        ours = target.generate(**inputs, assistant_model=draft, **arguments)
+    assert torch.equal(plain, ours)
+    assert int(ours.max()) < 64
+
+
+def test_the_draft_may_be_of_another_family():
+    target = tiny.make_model("gpt2")
+    plain, ours = both(target, tiny.make_model("qwen2"), tiny.prompts(3))
+    assert torch.equal(plain.sequences, ours.sequences)

@@ -1,7 +1,6 @@
 """What of `generate` works with speculative decoding, and what is refused: the one place that says so.
 
-`docs/capabilities.md` is printed from here (`python -m hf_specverify.capabilities`), and every refusal in it is the
-check that a call runs through.
+`docs/capabilities.md` is written from here (`make docs`), and every refusal in it is the check that a call runs through.
 """
 
 from __future__ import annotations
@@ -91,6 +90,20 @@ _CONFIG_FIELDS = {
 }
 
 
+# What the host puts among the model inputs of a text model, with those that have a refusal of their own.
+_KNOWN_INPUTS = {
+    "attention_mask",
+    "cache",
+    "past_key_values",
+    "position_ids",
+    "logits_to_keep",
+    "use_cache",
+    "inputs_embeds",
+    "output_attentions",
+    "output_hidden_states",
+}
+
+
 def _config_refusal(name: str) -> Refusal:
     feature, is_set, reason = _CONFIG_FIELDS[name]
     return Refusal(feature, reason, lambda request: is_set(getattr(request.generation_config, name, None)))
@@ -102,8 +115,7 @@ def _has_unknown_inputs(request: Request) -> bool:
 
 def unknown_inputs(model_kwargs: Mapping[str, Any]) -> list[str]:
     """Model inputs that speculative decoding does not know how to pass on, such as images."""
-    known = {"attention_mask", "cache", "past_key_values", "position_ids", "logits_to_keep", "use_cache", "inputs_embeds"}
-    return sorted(name for name, value in model_kwargs.items() if name not in known and value is not None)
+    return sorted(name for name, value in model_kwargs.items() if name not in _KNOWN_INPUTS and value is not None)
 
 
 def _is_used(cache: Any) -> bool:
@@ -162,7 +174,7 @@ def markdown() -> str:
     lines = [
         "# What works and what is refused",
         "",
-        "Printed by `python -m hf_specverify.capabilities` from `hf_specverify/capabilities.py`; a test compares them.",
+        "Written by `make docs` from `hf_specverify/capabilities.py`; a test compares them.",
         "Nothing is silently ignored: what is not in the first table is refused before a token is generated.",
         "",
         "| works | how |",
@@ -175,6 +187,3 @@ def markdown() -> str:
     ]
     return "\n".join(lines) + "\n"
 
-
-if __name__ == "__main__":
-    print(markdown(), end="")

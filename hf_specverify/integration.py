@@ -24,7 +24,7 @@ from .decoding.state import BatchState
 from .decoding.stopping import Stopping
 from .decoding.timing import Stopwatch
 from .drafting import DraftingCall, as_drafter
-from .drafting.vocabulary import check_same_vocabulary
+from .drafting.vocabulary import check_partner
 from .report import SpeculationReport
 from .scheduling import FixedLength
 from .verification import GeneratorDraws, get_verifier
@@ -162,9 +162,7 @@ class SpeculativeDecoding:
             return
         if not hasattr(self.companion_model, "get_input_embeddings"):
             raise TypeError(f"companion_model={self.companion_model!r}: allowed is a Transformers causal language model")
-        if self.companion_model.get_input_embeddings().weight.device.type == "meta":
-            raise ValueError("companion_model is on the device 'meta', without weights; allowed: any real device")
-        check_same_vocabulary(model, self.companion_model, "companion_model")
+        check_partner(model, self.companion_model, "companion_model")
 
 
 def _wanted_outputs(generation_config: Any) -> dict[str, bool]:

@@ -19,7 +19,7 @@ from hf_specverify.benchmark.prompts import read_prompts, select_evenly, sha256_
 from hf_specverify.benchmark.records import RunRecord
 from hf_specverify.benchmark.result import BenchResult, ResumeError, check_same
 from hf_specverify.benchmark.settings import LOOKUP, BenchSettings, parse_numbers
-from hf_specverify.benchmark.tables import table_of
+from hf_specverify.benchmark.tables import LEGEND, table_of
 
 
 def bench(
@@ -99,8 +99,8 @@ def bench(
             raise typer.BadParameter(str(error)) from None
     save(result)
     if not quiet:
-        for group in result.summary():
-            Console().print(table_of(group))
+        console = Console()
+        console.print(*map(table_of, result.summary()), LEGEND, sep="\n")
 
 
 def _previous(path: Path | None, settings: BenchSettings) -> BenchResult:

@@ -27,32 +27,21 @@ class PromptGroup:
 
 
 ADD_TYPE_HINTS = """```python
-def average(numbers):
-    total = 0
-    for number in numbers:
-        total = total + number
-    return total / len(numbers)
+class Account:
+    def __init__(self, owner, balance):
+        self.owner = owner
+        self.balance = balance
 
-def variance(numbers):
-    mean = average(numbers)
-    squares = [(number - mean) ** 2 for number in numbers]
-    return average(squares)
+    def deposit(self, amount):
+        self.balance = self.balance + amount
+        return self.balance
+
+    def withdraw(self, amount):
+        self.balance = self.balance - amount
+        return self.balance
 ```
 
-Rewrite the code above with type hints."""
-
-FIX_FUNCTION = """Here is a Python function:
-
-```python
-def longest_word(words):
-    longest = words[0]
-    for word in words:
-        if len(word) > len(longest):
-            longest = word
-    return longest
-```
-
-It crashes when the list is empty. Write the function again with a check for an empty list at the start."""
+Rewrite this code with type hints."""
 
 QUOTE_TEXT = """Quote the first two sentences of this text word for word.
 
@@ -60,7 +49,13 @@ The harbour of Elmsund froze over on the second of December, three weeks earlier
 stayed at its berth, the fishing boats were pulled up on the beach, and the children walked to school across the ice. \
 Only the old lighthouse keeper was worried, for the lamp oil was nearly gone and the next ship was due on Friday."""
 
-TRANSLATE_JSON = """Translate this JSON into Spanish:
+CORRECT_TEXT = """Correct the mistakes in this text:
+
+Every morning at five the baker of Rosehill lihgts the oven and puts the first loaves on the long wooden tabel. By six \
+the smell of fresh bread has reached the school, the station and the houses behind the church. At seven the door opens, \
+and the first customers buy rolls, rye bread and a peice of plum cake for the train."""
+
+TRANSLATE_JSON = """Translate the values in this JSON to French and return the JSON:
 
 ```json
 {
@@ -76,7 +71,7 @@ TRANSLATE_JSON = """Translate this JSON into Spanish:
 LOOKUP_HELPS = PromptGroup(
     "lookup_helps",
     "Prompt lookup helps here: answers repeat parts of their prompts",
-    (ADD_TYPE_HINTS, FIX_FUNCTION, QUOTE_TEXT, TRANSLATE_JSON),
+    (ADD_TYPE_HINTS, QUOTE_TEXT, CORRECT_TEXT, TRANSLATE_JSON),
 )
 
 LOOKUP_DOES_NOT_HELP = PromptGroup(

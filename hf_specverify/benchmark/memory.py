@@ -28,8 +28,8 @@ def peak_growth(device: torch.device) -> Iterator[PeakGrowth]:
     """Measure the peak of the GPU's allocated memory, or of the process's resident memory on a CPU.
 
     On Linux the process's high-water mark is reset first. Elsewhere it cannot be: then only growth beyond every earlier
-    peak is seen. Where the C library can, memory that earlier runs left unused goes back to the system first, for taking
-    it again would not show as growth.
+    peak is seen. Where the C library can, memory that earlier runs left unused goes back to the system first, because
+    taking it again would not show as growth.
     """
     growth = PeakGrowth()
     if device.type == "cuda":

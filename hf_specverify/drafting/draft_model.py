@@ -14,7 +14,7 @@ from ..decoding.state import BatchState
 from ..verification.draws import Draws, GeneratorDraws
 from .drafter import Drafter, DraftingCall, DraftSession
 from .tree import DraftBatch
-from .vocabulary import check_same_vocabulary, fit_vocabulary, vocabulary_size
+from .vocabulary import check_partner, fit_vocabulary, vocabulary_size
 
 
 class DraftModel(Drafter):
@@ -39,7 +39,7 @@ class DraftModel(Drafter):
 
     def start(self, call: DraftingCall) -> DraftSession:
         """Begin a call; the prompt is prefilled at the first proposal."""
-        check_same_vocabulary(call.target, self.model, "assistant_model", call.tokenizers)
+        check_partner(call.target, self.model, "assistant_model", call.tokenizers)
         return _DraftModelSession(self.model, call)
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 LARGEST_PADDING = 1024
 
 
-def check_same_vocabulary(target: Any, other: Any, argument: str, tokenizers: tuple[Any, Any] = (None, None)) -> None:
-    """Refuse a draft or companion whose token ids mean other tokens than the target's.
+def check_partner(target: Any, other: Any, argument: str, tokenizers: tuple[Any, Any] = (None, None)) -> None:
+    """Refuse a draft or companion that can't work with the target: without weights, or with other tokens.
 
     The tokenizers given decide; else those that the models' folders (or the local Hub cache) hold; else the sizes of
     the vocabularies, which may differ by padding only.
@@ -29,6 +29,8 @@ def check_same_vocabulary(target: Any, other: Any, argument: str, tokenizers: tu
     Raises:
         ValueError: naming both models.
     """
+    if other.get_input_embeddings().weight.device.type == "meta":
+        raise ValueError(f"{argument} is on the device 'meta', without weights; allowed: any real device")
     if None not in tokenizers:
         first, second = (tokenizer.get_vocab() for tokenizer in tokenizers)
     else:

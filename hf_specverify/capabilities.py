@@ -46,20 +46,26 @@ SUPPORTED = (
     Support("`num_return_sequences`", "rows are expanded by the host before speculation"),
     Support("greedy decoding", "token-identical to plain generation in float32; in 16 bit near-ties can differ"),
     Support("sampling", "temperature, top-k, top-p, min-p, typical, epsilon, eta, …: one call for all positions"),
-    Support("logits processors that read tokens", "the host's: called once per absolute position, with plain's own ids"),
+    Support(
+        "logits processors that read tokens", "the host's: called once per absolute position, with plain's own ids"
+    ),
     Support(
         "any other logits processor",
         "`prefix_allowed_tokens_fn`, guidance, watermarks, your own: called in order on a copy per row, so a state is "
         "right after rejections; your object itself is not called",
     ),
-    Support("stopping criteria", "checked at every committed token; your own with a state: one copy per row in batches"),
+    Support(
+        "stopping criteria", "checked at every committed token; your own with a state: one copy per row in batches"
+    ),
     Support("`eos_token_id` (one or several)", "a row ends inside a block; what follows is padding"),
     Support("`max_new_tokens`, `max_length`, `min_new_tokens`, `min_length`", "as in plain generation"),
     Support("`max_time`", "checked after every step"),
     Support("`stop_strings` with `tokenizer`", "after `enable`"),
     Support("`streamer`", "batch of one; after `enable`, or as `SpeculativeDecoding(streamer=…)`"),
     Support("`return_dict_in_generate`", "the host's output type with a `speculation` field; no `cache`"),
-    Support("`output_scores`, `output_logits`", "equal to plain generation's for committed tokens; zeros behind a row's end"),
+    Support(
+        "`output_scores`, `output_logits`", "equal to plain generation's for committed tokens; zeros behind a row's end"
+    ),
     Support(
         "`output_hidden_states`, `output_attentions`",
         "as above; layers with a window have all columns, with zeros outside it",
@@ -186,4 +192,3 @@ def markdown() -> str:
         *(f"| {item.feature} | {item.reason} |" for item in REFUSED),
     ]
     return "\n".join(lines) + "\n"
-

@@ -91,7 +91,9 @@ class SpeculativeDecoding:
         refuse(Request(model, len(input_ids), generation_config, model_kwargs, self.streamer))
         self._check_companion(model)
         stopwatch = Stopwatch()
-        loop = self._loop(model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs, stopwatch)
+        loop = self._loop(
+            model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs, stopwatch
+        )
         if self.streamer is not None:
             self.streamer.put(input_ids.cpu())
         # The host swaps the kernels of mixture-of-experts layers while it decodes, and back.
@@ -161,7 +163,9 @@ class SpeculativeDecoding:
         if self.companion_model is None:
             return
         if not hasattr(self.companion_model, "get_input_embeddings"):
-            raise TypeError(f"companion_model={self.companion_model!r}: allowed is a Transformers causal language model")
+            raise TypeError(
+                f"companion_model={self.companion_model!r}: allowed is a Transformers causal language model"
+            )
         check_partner(model, self.companion_model, "companion_model")
 
 
@@ -255,7 +259,9 @@ def _generate(
     options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
     if assistant_model is None:
         if options:
-            raise ValueError(f"{sorted(options)} need assistant_model: a draft model, a Drafter or a CandidateGenerator")
+            raise ValueError(
+                f"{sorted(options)} need assistant_model: a draft model, a Drafter or a CandidateGenerator"
+            )
         return base(**shared, stopping_criteria=stopping_criteria, streamer=streamer, **kwargs)
     if kwargs.get("custom_generate") is not None:
         raise ValueError("custom_generate and assistant_model exclude each other on a model that is enabled")

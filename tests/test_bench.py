@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,20 +11,24 @@ from typing import Any
 import pytest
 import torch
 import typer
+from rich.console import Console
 from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
-from hf_specverify.benchmark import sampling
+from hf_specverify.benchmark import block_runner, sampling
 from hf_specverify.benchmark.bench import blocks_of, count_runs, run_bench
 from hf_specverify.benchmark.bench_command import bench
-from hf_specverify.benchmark.cells import Cell, cells_for, rotated
+from hf_specverify.benchmark.block_runner import BlockRunner
+from hf_specverify.benchmark.cells import Block, Cell, cells_for, rotated
 from hf_specverify.benchmark.loading import load_model
 from hf_specverify.benchmark.prompts import encode_chunk
 from hf_specverify.benchmark.records import RunRecord
 from hf_specverify.benchmark.result import BenchResult, ResumeError
-from hf_specverify.benchmark.runners import run_cell
+from hf_specverify.benchmark.runners import Outcome, run_cell
 from hf_specverify.benchmark.settings import LOOKUP, BenchSettings
+from hf_specverify.benchmark.statistics import CellSummary, GroupSummary, Spread
 from hf_specverify.benchmark.tables import table_of
+from hf_specverify.benchmark.timing import Commit
 
 PROMPTS = ["the cat sat on the mat and the cat", "one two three", "a b a b a b a", "red green blue red green"]
 TINY = BenchSettings(
@@ -171,16 +176,59 @@ def test_tables_show_every_cell(result: BenchResult) -> None:
         table = table_of(group)
         assert table.row_count == len(group.cells)
         titles = [column.header for column in table.columns]
-        assert ("× stock, same L" in titles) == (group.batch_size == 1)
-        assert ("same as plain" in titles) == (group.temperature == 0)
+        assert ("× stock\nmin–max" in titles) == (group.batch_size == 1)
+        assert ("same" in titles) == (group.temperature == 0)
 
 
-def test_lookup_ignored_end_of_text_and_memory(target: Any) -> None:
-    settings = replace(TINY, draft=LOOKUP, ignore_eos=True, profile_memory=True, temperatures=(1.0,))
-    result = run_bench(settings, target, LOOKUP, WordTokenizer(), PROMPTS)
-    assert {run.method for run in result.runs} == {"plain", "stock", "ours"}
-    assert {count for run in result.runs for count in run.new_tokens} == {settings.max_new_tokens}
-    assert all(run.peak_memory_bytes is not None and run.peak_memory_bytes >= 0 for run in result.runs)
+def test_a_full_table_fits_80_columns() -> None:
+    spread = Spread(2.34, 1.0, 4.0, 1.04, 9.55, 9)
+    cell = CellSummary(
+        "stock L=15", "stock", 15, spread, spread, spread, spread, spread, 9.5, 1.0, 12.25, 1.0, 0.12, {}, 2**30
+    )
+    console = Console(width=80, file=io.StringIO())
+    console.print(table_of(GroupSummary(16, 1.0, 12, (cell,))))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in shown
+    assert all(figure in shown for figure in ("1.04–9.55", "2340", "9500", "12.25", "100%", "12%", "1024"))
+
+
+def test_rows_end_at_the_end_of_text_unless_it_is_ignored() -> None:
+    talkative = tiny_model(2)
+    talkative.generation_config.eos_token_id = list(range(2, 30))
+    settings = replace(TINY, draft=LOOKUP, max_new_tokens=12)
+    runs = run_bench(settings, talkative, LOOKUP, WordTokenizer(), PROMPTS).runs
+    assert min(count for run in runs for count in run.new_tokens) < settings.max_new_tokens
+    assert all(run.speculation.committed == sum(run.new_tokens) for run in runs if run.speculation is not None)
+    assert all(all(run.identical_to_plain) for run in runs if run.identical_to_plain is not None)
+    runs = run_bench(replace(settings, ignore_eos=True), talkative, LOOKUP, WordTokenizer(), PROMPTS).runs
+    assert {run.method for run in runs} == {"plain", "stock", "ours"}
+    assert {count for run in runs for count in run.new_tokens} == {settings.max_new_tokens}
+
+
+def test_memory_is_recorded_when_asked(target: Any, result: BenchResult) -> None:
+    settings = replace(TINY, draft=LOOKUP, profile_memory=True, temperatures=(1.0,), batch_sizes=(2,))
+    profiled = run_bench(settings, target, LOOKUP, WordTokenizer(), PROMPTS)
+    assert all(run.peak_memory_bytes is not None and run.peak_memory_bytes >= 0 for run in profiled.runs)
+    assert all(run.peak_memory_bytes is None for run in result.runs)
+
+
+def test_each_run_is_seeded_and_compared_row_by_row(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripted runs: ours gets the second row wrong, and every run notes the seed that it saw."""
+    seeds: list[int] = []
+
+    def scripted(cell: Cell, target: Any, draft: Any, inputs: Any, options: dict[str, Any]) -> Outcome:
+        seeds.append(torch.initial_seed())
+        torch.manual_seed(123)
+        ids = torch.tensor([[5, 6, 2], [7, 8, 9 if cell.method == "plain" else 10]])
+        return Outcome(ids, 1.0, [Commit(0.5, {0: 3, 1: 3})])
+
+    monkeypatch.setattr(block_runner, "run_cell", scripted)
+    runner = BlockRunner(replace(TINY, seed=40), target, LOOKUP, WordTokenizer(), PROMPTS, 0)
+    records = runner.run(Block(2, 0.0, 0, 1, (0, 1)), 0)
+    assert seeds == [41, 41, 41]
+    assert [record.seed for record in records] == seeds
+    assert [record.identical_to_plain for record in records] == [None, (True, False), (True, False)]
+    assert records[0].tokens_per_second == 6.0
 
 
 # --- resuming ---------------------------------------------------------------------------------------------------------

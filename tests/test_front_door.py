@@ -57,7 +57,12 @@ def test_without_an_assistant_generate_is_the_hosts():
     arguments = [
         {"max_new_tokens": 9, "do_sample": False, "num_beams": 2},
         {"max_new_tokens": 9, "do_sample": True, "top_k": 5},
-        {"max_new_tokens": 9, "prompt_lookup_num_tokens": 3, "input_ids": inputs["input_ids"][:1], "attention_mask": None},
+        {
+            "max_new_tokens": 9,
+            "prompt_lookup_num_tokens": 3,
+            "input_ids": inputs["input_ids"][:1],
+            "attention_mask": None,
+        },
     ]
     for extra in arguments:
         call = {**inputs, **extra}
@@ -67,7 +72,10 @@ def test_without_an_assistant_generate_is_the_hosts():
         with sv.enabled(target):
             assert torch.equal(plain, target.generate(**call))
     with sv.enabled(target):
-        assert torch.equal(target.generate(inputs["input_ids"], max_new_tokens=3), target.generate(inputs["input_ids"], max_new_tokens=3))
+        assert torch.equal(
+            target.generate(inputs["input_ids"], max_new_tokens=3),
+            target.generate(inputs["input_ids"], max_new_tokens=3),
+        )
 
 
 def test_a_generate_of_the_objects_own_comes_back():
@@ -95,7 +103,9 @@ def test_an_enabled_model_can_be_saved(tmp_path):
     target.save_pretrained(tmp_path)
     again = type(target).from_pretrained(tmp_path)
     assert "generate" not in vars(again)
-    assert torch.equal(again.generate(**tiny.prompts(1), max_new_tokens=5), target.generate(**tiny.prompts(1), max_new_tokens=5))
+    assert torch.equal(
+        again.generate(**tiny.prompts(1), max_new_tokens=5), target.generate(**tiny.prompts(1), max_new_tokens=5)
+    )
 
 
 def test_the_official_hook():
@@ -104,7 +114,9 @@ def test_the_official_hook():
     plain = target.generate(**inputs, max_new_tokens=20, do_sample=False)
     strategy = sv.SpeculativeDecoding(tiny.near_copy(target), num_draft_tokens=3)
     for _ in range(2):
-        assert torch.equal(plain, target.generate(**inputs, max_new_tokens=20, do_sample=False, custom_generate=strategy))
+        assert torch.equal(
+            plain, target.generate(**inputs, max_new_tokens=20, do_sample=False, custom_generate=strategy)
+        )
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -239,8 +251,11 @@ def test_different_tokenizers_are_refused_by_name(tmp_path):
     with sv.enabled(target):
         with pytest.raises(ValueError, match="different tokenizers"):
             target.generate(
-                **inputs, assistant_model=draft, max_new_tokens=4,
-                tokenizer=word_tokenizer(), assistant_tokenizer=word_tokenizer(shift=5),
+                **inputs,
+                assistant_model=draft,
+                max_new_tokens=4,
+                tokenizer=word_tokenizer(),
+                assistant_tokenizer=word_tokenizer(shift=5),
             )
         with pytest.raises(ValueError, match="vocabularies of 64 and 2000"):
             target.generate(**inputs, assistant_model=tiny.make_model(vocabulary=2000), max_new_tokens=4)
@@ -259,7 +274,9 @@ def test_a_companion_is_validated():
         with pytest.raises(ValueError, match="assistant_model.*meta"):
             target.generate(**inputs, assistant_model=ghost)
         plain = target.generate(**inputs, max_new_tokens=9, do_sample=False)
-        ours = target.generate(**inputs, max_new_tokens=9, do_sample=False, assistant_model=draft, companion_model=draft)
+        ours = target.generate(
+            **inputs, max_new_tokens=9, do_sample=False, assistant_model=draft, companion_model=draft
+        )
         assert torch.equal(plain, ours)
 
 

@@ -6,10 +6,14 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 import hf_specverify as sv
+from hf_specverify.decoding import probe
 
 LENGTH = 24
 # What the probe must find; a family that falls to a slower layout by mistake is a fault too.
-LAYOUTS = {"bloom": "masked holes", "gpt_neo": "row by row"}
+LAYOUTS = {
+    "bloom": "masked holes",
+    **dict.fromkeys(("gpt_neo", "qwen3_next", "lfm2", "falcon_h1"), "row by row"),
+}
 ATTENTIONS = ["sdpa", "eager"]
 NO_SDPA = {"bloom", "gpt_neo"}
 
@@ -17,7 +21,7 @@ FAMILY_CASES = [
     (family, attention)
     for family in tiny.FAMILIES
     for attention in ATTENTIONS
-    if not (family in NO_SDPA and attention == "sdpa")
+    if not (family in NO_SDPA and attention == "sdpa") and family not in tiny.REFUSED
 ]
 
 
@@ -41,6 +45,23 @@ def test_every_family(family, attention, batch):
     report = ours.speculation
     assert report.layout == LAYOUTS.get(family, "row cache")
     assert 0 < report.accepted < report.verified, "the draft must be partly right for this to test anything"
+
+
+@pytest.mark.parametrize("family", tiny.REFUSED)
+def test_models_that_cannot_be_rolled_back_are_refused_by_layer(family):
+    target = tiny.make_model(family, attention="eager")
+    with sv.enabled(target), pytest.raises(ValueError, match=f"{type(target).__name__}.*{tiny.REFUSED[family]}"):
+        target.generate(**tiny.prompts(1), assistant_model=sv.PromptLookup(), max_new_tokens=4)
+
+
+def test_a_slower_layout_is_never_silent():
+    target = tiny.make_model("gpt_neo", attention="eager", hidden_size=64)
+    with (
+        sv.enabled(target),
+        pytest.warns(UserWarning, match="GPTNeoForCausalLM runs in the slower layout 'row by row'"),
+    ):
+        probe._CHOSEN.clear()
+        target.generate(**tiny.prompts(1), assistant_model=sv.PromptLookup(), max_new_tokens=4)
 
 
 @pytest.mark.parametrize("batch", [1, 4])
@@ -90,7 +111,9 @@ PROCESSORS = {
     "suppress": {"suppress_tokens": [4, 5, 6, 7, 30, 31], "begin_suppress_tokens": [11, 12]},
     "forced_eos": {"forced_eos_token_id": 1},
     "decay": {"exponential_decay_length_penalty": (5, 1.3)},
-    "prefix_allowed": {"prefix_allowed_tokens_fn": lambda row, ids: [3 + (int(ids[-1]) * 7 + row + k) % 60 for k in range(9)]},
+    "prefix_allowed": {
+        "prefix_allowed_tokens_fn": lambda row, ids: [3 + (int(ids[-1]) * 7 + row + k) % 60 for k in range(9)]
+    },
     "several": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3, "min_new_tokens": 5, "bad_words_ids": [[9]]},
 }
 
@@ -155,7 +178,11 @@ def test_criteria_are_asked_once_per_committed_token():
         criterion = StopAfter()
         with sv.enabled(target):
             out = target.generate(
-                **inputs, max_new_tokens=30, do_sample=False, assistant_model=draft, stopping_criteria=StoppingCriteriaList([criterion])
+                **inputs,
+                max_new_tokens=30,
+                do_sample=False,
+                assistant_model=draft,
+                stopping_criteria=StoppingCriteriaList([criterion]),
             )
         seen.append((criterion.seen, out.tolist()))
     assert seen[0] == seen[1]
@@ -179,7 +206,11 @@ def test_criteria_by_row_in_a_batch():
     tokens = [int(free[row, 5 + 6 * row]) for row in range(3)]
     with sv.enabled(target):
         ours = target.generate(
-            **inputs, max_new_tokens=30, do_sample=False, stopping_criteria=[StopOn(tokens)], assistant_model=tiny.near_copy(target)
+            **inputs,
+            max_new_tokens=30,
+            do_sample=False,
+            stopping_criteria=[StopOn(tokens)],
+            assistant_model=tiny.near_copy(target),
         )[:, 9:]
     for row in range(3):
         end = free[row].tolist().index(tokens[row]) + 1

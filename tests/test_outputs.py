@@ -61,11 +61,15 @@ def close(theirs, mine):
 def test_transition_scores_are_equal():
     target = tiny.make_model()
     inputs = tiny.prompts(1)
-    arguments = {key: EVERYTHING[key] for key in ("max_new_tokens", "do_sample", "return_dict_in_generate", "output_scores")}
+    arguments = {
+        key: EVERYTHING[key] for key in ("max_new_tokens", "do_sample", "return_dict_in_generate", "output_scores")
+    }
     plain = target.generate(**inputs, **arguments)
     with sv.enabled(target):
         ours = target.generate(**inputs, assistant_model=tiny.near_copy(target), **arguments)
-    scores = [target.compute_transition_scores(out.sequences, out.scores, normalize_logits=True) for out in (plain, ours)]
+    scores = [
+        target.compute_transition_scores(out.sequences, out.scores, normalize_logits=True) for out in (plain, ours)
+    ]
     assert torch.allclose(*scores, atol=1e-5)
 
 
@@ -88,7 +92,11 @@ def test_the_report_counts_the_output(batch):
     inputs = tiny.prompts(batch)
     with sv.enabled(target):
         out = target.generate(
-            **inputs, assistant_model=tiny.near_copy(target), max_new_tokens=30, eos_token_id=[1, 40, 41, 42], num_draft_tokens=3,
+            **inputs,
+            assistant_model=tiny.near_copy(target),
+            max_new_tokens=30,
+            eos_token_id=[1, 40, 41, 42],
+            num_draft_tokens=3,
             return_dict_in_generate=True,
         )
     report = out.speculation
@@ -122,7 +130,12 @@ def test_the_streamer_sees_what_plain_shows_it():
         streamer = Collector()
         with sv.enabled(target):
             target.generate(
-                **inputs, max_new_tokens=30, do_sample=False, eos_token_id=free[11], streamer=streamer, assistant_model=draft
+                **inputs,
+                max_new_tokens=30,
+                do_sample=False,
+                eos_token_id=free[11],
+                streamer=streamer,
+                assistant_model=draft,
             )
         assert streamer.ended == 1
         pieces.append(streamer.pieces)
@@ -161,7 +174,11 @@ def test_a_generator_leaves_the_global_one_alone():
     before = torch.random.get_rng_state()
     with sv.enabled(target):
         target.generate(
-            **tiny.prompts(2), assistant_model=draft, do_sample=True, max_new_tokens=9, generator=torch.Generator().manual_seed(1)
+            **tiny.prompts(2),
+            assistant_model=draft,
+            do_sample=True,
+            max_new_tokens=9,
+            generator=torch.Generator().manual_seed(1),
         )
     assert torch.equal(before, torch.random.get_rng_state())
 
@@ -171,12 +188,20 @@ def test_nothing_of_the_users_is_changed():
     draft = tiny.near_copy(target)
     inputs = tiny.prompts(2)
     kept = {name: value.clone() for name, value in inputs.items()}
-    configs = [target.config.to_dict(), draft.config.to_dict(), target.generation_config.to_dict(), draft.generation_config.to_dict()]
+    configs = [
+        target.config.to_dict(),
+        draft.config.to_dict(),
+        target.generation_config.to_dict(),
+        draft.generation_config.to_dict(),
+    ]
     attributes = [set(vars(target)), set(vars(draft))]
     with sv.enabled(target):
         target.generate(**inputs, assistant_model=draft, max_new_tokens=9, do_sample=True)
     assert configs == [
-        target.config.to_dict(), draft.config.to_dict(), target.generation_config.to_dict(), draft.generation_config.to_dict()
+        target.config.to_dict(),
+        draft.config.to_dict(),
+        target.generation_config.to_dict(),
+        draft.generation_config.to_dict(),
     ]
     assert attributes == [set(vars(target)), set(vars(draft))]
     assert all(torch.equal(kept[name], inputs[name]) for name in kept)
@@ -206,6 +231,10 @@ def test_a_text_stream_is_the_output():
     streamer = TextIteratorStreamer(Words(64), skip_prompt=True)
     with sv.enabled(target):
         out = target.generate(
-            **tiny.prompts(1), max_new_tokens=20, do_sample=False, streamer=streamer, assistant_model=tiny.near_copy(target)
+            **tiny.prompts(1),
+            max_new_tokens=20,
+            do_sample=False,
+            streamer=streamer,
+            assistant_model=tiny.near_copy(target),
         )
     assert "".join(streamer) == Words(64).decode(out[0, 9:])

@@ -58,7 +58,9 @@ def test_a_batch_of_rows_of_different_length(name, setting):
 
 @pytest.mark.filterwarnings("ignore:.*slower layout")
 def test_row_by_row():
-    target = tiny.make_model("gpt_neo", seed=7, vocabulary=VOCABULARY, attention="eager", **{**NO_END, "initializer_range": 0.5})
+    target = tiny.make_model(
+        "gpt_neo", seed=7, vocabulary=VOCABULARY, attention="eager", **{**NO_END, "initializer_range": 0.5}
+    )
     check_law(target, model(8), {}, None)
 
 
@@ -80,8 +82,13 @@ def check_law(target, draft, setting, draft_temperature):
     with sv.enabled(target):
         for _ in range(SAMPLES // 500):
             out = target.generate(
-                ids, attention_mask=mask, assistant_model=draft, num_draft_tokens=2, generator=generator,
-                draft_temperature=draft_temperature, **arguments,
+                ids,
+                attention_mask=mask,
+                assistant_model=draft,
+                num_draft_tokens=2,
+                generator=generator,
+                draft_temperature=draft_temperature,
+                **arguments,
             )[:, 5:]
             for row in range(2):
                 answers[row].append(out[row * 500 : (row + 1) * 500])
@@ -93,9 +100,14 @@ def check_law(target, draft, setting, draft_temperature):
         assert int(counts[law == 0].sum()) == 0
         expected, counts = law * SAMPLES, counts.double()
         rare = expected < 5
-        groups = torch.cat([expected[~rare], expected[rare].sum()[None]]), torch.cat([counts[~rare], counts[rare].sum()[None]])
+        groups = (
+            torch.cat([expected[~rare], expected[rare].sum()[None]]),
+            torch.cat([counts[~rare], counts[rare].sum()[None]]),
+        )
         keep = groups[0] > 0
-        assert chisquare(groups[1][keep], groups[0][keep] * (groups[1][keep].sum() / groups[0][keep].sum())).pvalue > 1e-4
+        assert (
+            chisquare(groups[1][keep], groups[0][keep] * (groups[1][keep].sum() / groups[0][keep].sum())).pvalue > 1e-4
+        )
 
 
 def test_the_check_would_see_a_wrong_law(monkeypatch):
@@ -106,7 +118,9 @@ def test_the_check_would_see_a_wrong_law(monkeypatch):
 
     def dishonest(self, state, lengths):
         drafts = honest(self, state, lengths)
-        return type(drafts)(drafts.tokens, drafts.lengths, None if drafts.q is None else drafts.q**2 / (drafts.q**2).sum(-1, True))
+        return type(drafts)(
+            drafts.tokens, drafts.lengths, None if drafts.q is None else drafts.q**2 / (drafts.q**2).sum(-1, True)
+        )
 
     monkeypatch.setattr(draft_model._DraftModelSession, "propose", dishonest)
     with pytest.raises(AssertionError):

@@ -52,10 +52,39 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "initializer_range": 0.3,
         **COMMON,
     },
+    "cohere2": _rotary(sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"]),
+    "llama4_text": _rotary(
+        head_dim=8,
+        attention_chunk_size=WINDOW,
+        layer_types=["chunked_attention", "full_attention"],
+        num_local_experts=2,
+        moe_layers=[],
+        intermediate_size_mlp=48,
+    ),
+    "mixtral": _rotary(num_local_experts=2, num_experts_per_tok=1),
+    "qwen3_next": _rotary(
+        head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_value_heads=2,
+        linear_num_key_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+    ),
+    "lfm2": _rotary(layer_types=["conv", "full_attention"], block_ff_dim=48),
+    "falcon_h1": _rotary(head_dim=8, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=4, mamba_expand=1),
+    "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "initializer_range": 0.3, **COMMON},
+    "rwkv": {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32, **COMMON},
 }
+REFUSED = {"mamba": "linear_attention", "rwkv": "a state of its own"}
 
 
-def make_model(family: str = "llama", seed: int = 0, vocabulary: int = 64, attention: str = "sdpa", **extra: Any) -> Any:
+def make_model(
+    family: str = "llama", seed: int = 0, vocabulary: int = 64, attention: str = "sdpa", **extra: Any
+) -> Any:
     """A random float32 model in eval mode."""
     torch.manual_seed(seed)
     config = transformers.AutoConfig.for_model(family, vocab_size=vocabulary, **{**FAMILIES[family], **extra})

@@ -94,7 +94,11 @@ class ProcessorPlan:
         Leaving one out costs acceptance, not exactness: q stays the law that the draft token is drawn from. A draft
         temperature replaces the target's; `history` False also leaves out processors that look at tokens.
         """
-        kept = [processor for processor in self.processors if _kind(processor) in (("row", "history") if history else ("row",))]
+        kept = [
+            processor
+            for processor in self.processors
+            if _kind(processor) in (("row", "history") if history else ("row",))
+        ]
         if temperature is not None and temperature > 0:
             warper = host.TemperatureLogitsWarper(temperature)
             place = next((i for i, item in enumerate(kept) if _kind(item) == "row"), len(kept))
@@ -184,7 +188,11 @@ class _RowCopies:
 
     def _copy(self, processor: Any) -> Any:
         # Models and tokenizers that a processor holds are shared, not copied.
-        shared = {id(value): value for value in vars(processor).values() if _is_shared(value)} if hasattr(processor, "__dict__") else {}
+        shared = (
+            {id(value): value for value in vars(processor).values() if _is_shared(value)}
+            if hasattr(processor, "__dict__")
+            else {}
+        )
         try:
             return copy.deepcopy(processor, shared)
         except Exception as error:

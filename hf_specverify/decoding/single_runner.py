@@ -16,8 +16,8 @@ from .single_outputs import assemble_prefill, block_extras, fill
 class SingleRunner(Runner):
     """Runs one row at a time, unpadded, and takes rejected tokens back by cropping the host's cache.
 
-    A cache that can't be cropped (recurrent layers: the state has no memory of how it came about) is copied before
-    each block; after a rejection the copy is restored and the accepted tokens are fed again.
+    A recurrent state has no memory of how it came about: such a cache is copied at each rewind; after a rejection the
+    copy is restored and the accepted tokens are fed again.
     """
 
     layout = "row by row"
@@ -28,7 +28,7 @@ class SingleRunner(Runner):
         self.lengths = list(self.padding)
         self.caches = [DynamicCache(config=self.model.config) for _ in self.padding]
         self.snapshots: list[Any] = [None] * len(self.padding)
-        self.fed: list[Tensor] = [tokens[0, :0]] * len(self.padding)
+        self.fed: list[Tensor] = [tokens.new_zeros(0)] * len(self.padding)
         self.recurrent = any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.caches[0].layers)
         per_row = [self._prefill_row(row, tokens[row, pad:], chunk) for row, pad in enumerate(self.padding)]
         if not self.recurrent:
@@ -43,13 +43,20 @@ class SingleRunner(Runner):
         """Feed each row's real tokens; filler never reaches the model."""
         blocks = []
         for row, count in enumerate(counts):
-            self.snapshots[row] = copy.deepcopy(self.caches[row]) if self.recurrent else None
-            self.fed[row] = tokens[row, :count].to(self.device)
-            blocks.append(self._feed(row, self.fed[row], 1 if last_only else 0))
+            new = tokens[row, :count].to(self.device)
+            if self.recurrent:
+                self._remember(row, new)
+            blocks.append(self._feed(row, new, 1 if last_only else 0))
         width = 1 if last_only else tokens.shape[1]
         logits = torch.stack([fill(block.logits[0, -width:], width, 0) for block in blocks])
         hidden, attentions = block_extras(blocks, self.lengths, tokens.shape[1])
         return ForwardOutput(logits, hidden, attentions)
+
+    def _remember(self, row: int, new: Tensor) -> None:
+        """Copy the cache before the first block since the last rewind, and keep what is fed from there on."""
+        if self.snapshots[row] is None:
+            self.snapshots[row], self.fed[row] = copy.deepcopy(self.caches[row]), new[:0]
+        self.fed[row] = torch.cat([self.fed[row], new])
 
     def _feed(self, row: int, tokens: Tensor, keep: int) -> Any:
         start = self.lengths[row] - self.padding[row]
@@ -71,13 +78,15 @@ class SingleRunner(Runner):
                 self.lengths[row] = length
             elif surplus:
                 self._replay(row, surplus)
+            else:
+                self.snapshots[row] = None
 
     def _replay(self, row: int, surplus: int) -> None:
         self.caches[row], self.snapshots[row] = self.snapshots[row], None
-        kept = self.fed[row][: len(self.fed[row]) - surplus]
-        self.lengths[row] -= len(self.fed[row])
-        if len(kept):
-            self._feed(row, kept, 1)
+        fed = self.fed[row]
+        self.lengths[row] -= len(fed)
+        if surplus < len(fed):
+            self._feed(row, fed[: len(fed) - surplus], 1)
 
     def select(self, rows: list[int]) -> None:
         """Keep the given rows."""

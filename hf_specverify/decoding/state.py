@@ -56,7 +56,9 @@ class BatchState:
     def tail(self, lengths: list[int]) -> tuple[Tensor, list[int]]:
         """What was committed behind lengths[i] in active row i: (A, m) tokens, filled on the right, and their counts."""
         counts = [mine - theirs for mine, theirs in zip(self.lengths, lengths, strict=True)]
-        offsets = torch.tensor(lengths, device=self.ids.device)[:, None] + torch.arange(max(counts), device=self.ids.device)
+        offsets = torch.tensor(lengths, device=self.ids.device)[:, None] + torch.arange(
+            max(counts), device=self.ids.device
+        )
         return self.ids[self.row_index[:, None], offsets.clamp_(max=self.max_length - 1)], counts
 
     def with_block(self, tokens: Tensor, counts: list[int]) -> Tensor:

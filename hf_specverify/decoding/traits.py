@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-RECURRENT_LAYER_TYPES = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
-
 
 @dataclass(frozen=True)
 class AttentionPattern:
@@ -46,17 +44,14 @@ class ModelTraits:
         """Whether every layer is plain causal attention, without windows or chunks."""
         return not self.unknown_layer_types and set(self.patterns.values()) == {AttentionPattern()}
 
-    @property
-    def recurrent_layer_types(self) -> tuple[str, ...]:
-        """The layer types that carry a recurrent state instead of keys and values."""
-        return tuple(name for name in self.unknown_layer_types if name in RECURRENT_LAYER_TYPES)
-
 
 def model_traits(model: Any) -> ModelTraits:
     """Read the traits of `model`, a Transformers causal language model."""
     config = model.config.get_text_config(decoder=True)
     parameters = inspect.signature(model.forward).parameters
     patterns, unknown = _patterns(config)
+    if not getattr(model, "_supports_default_dynamic_cache", lambda: True)():
+        unknown = (*unknown, "a state of its own, without a Cache")
     return ModelTraits(
         # 5.24 renamed `past_key_values` to `cache`; custom models may still have the old name.
         cache_keyword="cache" if "cache" in parameters else "past_key_values",

@@ -70,9 +70,7 @@ def _clashes(first: dict[str, int], second: dict[str, int]) -> list[str]:
     """Ids that mean different tokens; an id that only one vocabulary has is no clash, but an added token."""
     by_id = {index: token for token, index in second.items()}
     return [
-        f"{index}: {token!r} and {by_id[index]!r}"
-        for token, index in first.items()
-        if by_id.get(index, token) != token
+        f"{index}: {token!r} and {by_id[index]!r}" for token, index in first.items() if by_id.get(index, token) != token
     ]
 
 

@@ -1,13 +1,13 @@
 """What of `generate` works with speculative decoding, and what is refused: the one place that says so.
 
-`docs/capabilities.md` is written from here (`make docs`), and every refusal in it is the check that a call runs through.
+`docs/capabilities.md` is written from here (`make docs`); every refusal in it is the check that calls run through.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -80,19 +80,36 @@ SUPPORTED = (
     Support("recurrent and hybrid models", "row by row, by snapshot and replay, with a warning"),
 )
 
+
+class _Field(NamedTuple):
+    """A field of the generation configuration: the feature it asks for, when, and why that is refused."""
+
+    feature: str
+    is_set: Callable[[Any], bool]
+    reason: str
+
+
 _CONFIG_FIELDS = {
-    "num_beams": ("beam search", lambda value: (value or 1) > 1, "beams share tokens that a rejection would take back"),
-    "penalty_alpha": ("contrastive search", bool, "it re-ranks with hidden states of candidates"),
-    "dola_layers": ("DoLa", bool, "its scores come from several layers"),
-    "prompt_lookup_num_tokens": ("`prompt_lookup_num_tokens`", bool, "give `assistant_model=PromptLookup()` instead"),
-    "assistant_early_exit": ("`assistant_early_exit`", bool, "it changes the target's configuration while it runs"),
-    "cache_implementation": (
+    "num_beams": _Field(
+        "beam search", lambda value: (value or 1) > 1, "beams share tokens that a rejection would take back"
+    ),
+    "penalty_alpha": _Field("contrastive search", bool, "it re-ranks with hidden states of candidates"),
+    "dola_layers": _Field("DoLa", bool, "its scores come from several layers"),
+    "prompt_lookup_num_tokens": _Field(
+        "`prompt_lookup_num_tokens`", bool, "give `assistant_model=PromptLookup()` instead"
+    ),
+    "assistant_early_exit": _Field(
+        "`assistant_early_exit`", bool, "it changes the target's configuration while it runs"
+    ),
+    "cache_implementation": _Field(
         "`cache_implementation` other than `dynamic`",
         lambda value: value not in (None, "dynamic"),
         "rejected tokens are taken back in a cache of our own",
     ),
-    "compile_config": ("`compile_config`", bool, "blocks of changing length are not compiled"),
-    "token_healing": ("`token_healing`", bool, "the host needs the tokenizer at a place where it does not pass it on"),
+    "compile_config": _Field("`compile_config`", bool, "blocks of changing length are not compiled"),
+    "token_healing": _Field(
+        "`token_healing`", bool, "the host needs the tokenizer at a place where it does not pass it on"
+    ),
 }
 
 
@@ -111,8 +128,10 @@ _KNOWN_INPUTS = {
 
 
 def _config_refusal(name: str) -> Refusal:
-    feature, is_set, reason = _CONFIG_FIELDS[name]
-    return Refusal(feature, reason, lambda request: is_set(getattr(request.generation_config, name, None)))
+    field = _CONFIG_FIELDS[name]
+    return Refusal(
+        field.feature, field.reason, lambda request: field.is_set(getattr(request.generation_config, name, None))
+    )
 
 
 def _has_unknown_inputs(request: Request) -> bool:

@@ -33,7 +33,7 @@ _OPTIONS = ("companion_model", "generator", *SpeculationConfig.option_names())
 
 
 @dataclass
-class SpeculativeOutput(GenerateDecoderOnlyOutput):  # type: ignore[misc]
+class SpeculativeOutput(GenerateDecoderOnlyOutput):
     """The host's output of decoder-only generation, and the report of how it came about."""
 
     speculation: SpeculationReport | None = None

@@ -195,7 +195,7 @@ def test_a_full_table_fits_80_columns() -> None:
 def test_rows_end_at_the_end_of_text_unless_it_is_ignored() -> None:
     talkative = tiny_model(2)
     talkative.generation_config.eos_token_id = list(range(2, 30))
-    settings = replace(TINY, draft=LOOKUP, max_new_tokens=12)
+    settings = replace(TINY, draft=LOOKUP, max_new_tokens=12, draft_lengths=(3,), temperatures=(0.0,))
     runs = run_bench(settings, talkative, LOOKUP, WordTokenizer(), PROMPTS).runs
     assert min(count for run in runs for count in run.new_tokens) < settings.max_new_tokens
     assert all(run.speculation.committed == sum(run.new_tokens) for run in runs if run.speculation is not None)
@@ -206,7 +206,9 @@ def test_rows_end_at_the_end_of_text_unless_it_is_ignored() -> None:
 
 
 def test_memory_is_recorded_when_asked(target: Any, result: BenchResult) -> None:
-    settings = replace(TINY, draft=LOOKUP, profile_memory=True, temperatures=(1.0,), batch_sizes=(2,))
+    settings = replace(
+        TINY, draft=LOOKUP, profile_memory=True, temperatures=(1.0,), batch_sizes=(2,), draft_lengths=(2,)
+    )
     profiled = run_bench(settings, target, LOOKUP, WordTokenizer(), PROMPTS)
     assert all(run.peak_memory_bytes is not None and run.peak_memory_bytes >= 0 for run in profiled.runs)
     assert all(run.peak_memory_bytes is None for run in result.runs)
@@ -235,7 +237,7 @@ def test_each_run_is_seeded_and_compared_row_by_row(target: Any, monkeypatch: py
 
 
 def test_an_interrupted_run_continues_without_repeating(target: Any, tmp_path: Path) -> None:
-    settings = replace(TINY, draft=LOOKUP, batch_sizes=(1,))
+    settings = replace(TINY, draft=LOOKUP, batch_sizes=(1,), draft_lengths=(2,))
     file = tmp_path / "out.json"
 
     def interrupt(result: BenchResult) -> None:
@@ -246,13 +248,13 @@ def test_an_interrupted_run_continues_without_repeating(target: Any, tmp_path: P
         run_bench(settings, target, LOOKUP, WordTokenizer(), PROMPTS, on_block=interrupt)
     previous = BenchResult.load(file)
     assert not previous.complete
-    assert len(previous.runs) == 5
+    assert len(previous.runs) == 3
     fresh: list[RunRecord] = []
     result = run_bench(settings, target, LOOKUP, WordTokenizer(), PROMPTS, previous=previous, on_run=fresh.append)
     assert result.complete
-    assert result.runs[:5] == previous.runs
+    assert result.runs[:3] == previous.runs
     assert len(result.runs) == count_runs(settings)
-    assert len(fresh) == len(result.runs) - 5
+    assert len(fresh) == len(result.runs) - 3
     assert [block.key for block in blocks_of(settings)] == list(dict.fromkeys(run.block_key for run in result.runs))
 
 

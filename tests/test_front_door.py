@@ -146,7 +146,7 @@ def test_stop_strings():
             ours = target.generate(**inputs, assistant_model=draft, **arguments)
         assert plain.shape[1] < 39
         assert torch.equal(plain, ours)
-    with sv.enabled(target), pytest.raises(ValueError, match="stop_strings.*tokenizer"):
+    with sv.enabled(target), pytest.raises(ValueError, match=r"stop_strings.*tokenizer"):
         target.generate(**inputs, assistant_model=draft, stop_strings=["w1"])
 
 
@@ -223,15 +223,15 @@ def test_options_are_validated(options, error, message):
 def test_unknown_and_contradictory_arguments():
     target, draft, inputs = tiny.make_model(), tiny.make_model(seed=1), tiny.prompts(1)
     with sv.enabled(target):
-        with pytest.raises(ValueError, match="not used by the model.*num_draft_token"):
+        with pytest.raises(ValueError, match=r"not used by the model.*num_draft_token"):
             target.generate(**inputs, assistant_model=draft, num_draft_token=3)
-        with pytest.raises(ValueError, match="num_draft_tokens.*need assistant_model"):
+        with pytest.raises(ValueError, match=r"num_draft_tokens.*need assistant_model"):
             target.generate(**inputs, num_draft_tokens=3)
         with pytest.raises(ValueError, match="custom_generate and assistant_model"):
             target.generate(**inputs, assistant_model=draft, custom_generate=lambda *a, **k: None)
         with pytest.raises(TypeError, match="assistant_model='gpt2'"):
             target.generate(**inputs, assistant_model="gpt2")
-    with pytest.raises(TypeError, match="unknown options.*speed.*verification"):
+    with pytest.raises(TypeError, match=r"unknown options.*speed.*verification"):
         sv.SpeculativeDecoding(draft, speed=9)
     with pytest.raises(TypeError, match="generate method"):
         sv.enable(torch.nn.Linear(2, 2))
@@ -246,7 +246,7 @@ def test_different_tokenizers_are_refused_by_name(tmp_path):
         word_tokenizer(shift=shift).save_pretrained(folder)
         folders.append(folder)
     loaded = [type(target).from_pretrained(folder) for folder in folders]
-    with sv.enabled(loaded[0]), pytest.raises(ValueError, match="(?s)shift0.*shift5.*different tokenizers"):
+    with sv.enabled(loaded[0]), pytest.raises(ValueError, match=r"(?s)shift0.*shift5.*different tokenizers"):
         loaded[0].generate(**inputs, assistant_model=loaded[1], max_new_tokens=4)
     with sv.enabled(target):
         with pytest.raises(ValueError, match="different tokenizers"):
@@ -265,13 +265,13 @@ def test_a_companion_is_validated():
     target, inputs = tiny.make_model(), tiny.prompts(1)
     draft = tiny.near_copy(target)
     with sv.enabled(target):
-        with pytest.raises(ValueError, match="companion_model.*2000"):
+        with pytest.raises(ValueError, match=r"companion_model.*2000"):
             target.generate(**inputs, assistant_model=draft, companion_model=tiny.make_model(vocabulary=2000))
         with torch.device("meta"):
             ghost = type(draft)(draft.config)
-        with pytest.raises(ValueError, match="companion_model.*meta"):
+        with pytest.raises(ValueError, match=r"companion_model.*meta"):
             target.generate(**inputs, assistant_model=draft, companion_model=ghost)
-        with pytest.raises(ValueError, match="assistant_model.*meta"):
+        with pytest.raises(ValueError, match=r"assistant_model.*meta"):
             target.generate(**inputs, assistant_model=ghost)
         plain = target.generate(**inputs, max_new_tokens=9, do_sample=False)
         ours = target.generate(

@@ -52,8 +52,8 @@ def _choose(model: Any, traits: ModelTraits) -> type[Runner]:
             tried.append(f"{runner.layout} (relative error {error:.1e})")
     layers = f"; its layer types are {sorted({*traits.patterns, *traits.unknown_layer_types})}"
     raise ValueError(
-        f"{type(model).__name__} can't be rolled back exactly with any cache layout (tried: {', '.join(tried)}){layers}; "
-        "speculative decoding needs that"
+        f"{type(model).__name__} can't be rolled back exactly with any cache layout, which speculative decoding needs "
+        f"(tried: {', '.join(tried)}{layers})"
     )
 
 

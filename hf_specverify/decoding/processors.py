@@ -20,23 +20,30 @@ import torch
 from torch import Tensor, nn
 from transformers.generation import logits_process as host
 
-_BY_ROW = tuple(
-    getattr(host, name)
-    for name in (
-        "TemperatureLogitsWarper TopKLogitsWarper TopPLogitsWarper MinPLogitsWarper TypicalLogitsWarper "
-        "EpsilonLogitsWarper EtaLogitsWarper TopHLogitsWarper InfNanRemoveLogitsProcessor LogitNormalization"
-    ).split()
-    if hasattr(host, name)
+_BY_ROW = (
+    host.TemperatureLogitsWarper,
+    host.TopKLogitsWarper,
+    host.TopPLogitsWarper,
+    host.MinPLogitsWarper,
+    host.TypicalLogitsWarper,
+    host.EpsilonLogitsWarper,
+    host.EtaLogitsWarper,
+    host.TopHLogitsWarper,
+    host.InfNanRemoveLogitsProcessor,
+    host.LogitNormalization,
 )
-_BY_HISTORY = tuple(
-    getattr(host, name)
-    for name in (
-        "MinLengthLogitsProcessor MinNewTokensLengthLogitsProcessor RepetitionPenaltyLogitsProcessor "
-        "NoRepeatNGramLogitsProcessor SequenceBiasLogitsProcessor NoBadWordsLogitsProcessor "
-        "ForcedBOSTokenLogitsProcessor ForcedEOSTokenLogitsProcessor ExponentialDecayLengthPenalty "
-        "SuppressTokensAtBeginLogitsProcessor SuppressTokensLogitsProcessor"
-    ).split()
-    if hasattr(host, name)
+_BY_HISTORY = (
+    host.MinLengthLogitsProcessor,
+    host.MinNewTokensLengthLogitsProcessor,
+    host.RepetitionPenaltyLogitsProcessor,
+    host.NoRepeatNGramLogitsProcessor,
+    host.SequenceBiasLogitsProcessor,
+    host.NoBadWordsLogitsProcessor,
+    host.ForcedBOSTokenLogitsProcessor,
+    host.ForcedEOSTokenLogitsProcessor,
+    host.ExponentialDecayLengthPenalty,
+    host.SuppressTokensAtBeginLogitsProcessor,
+    host.SuppressTokensLogitsProcessor,
 )
 
 

@@ -45,7 +45,7 @@ class WritePlan:
         return self._by_device[device]
 
 
-class RowLayer(CacheLayerMixin):  # type: ignore[misc]
+class RowLayer(CacheLayerMixin):
     """Keys and values of one layer, (B, heads, capacity, head size), allocated when the first states arrive."""
 
     is_sliding = False
@@ -110,7 +110,7 @@ class RowLayer(CacheLayerMixin):  # type: ignore[misc]
             self.keys, self.values = self.keys.index_select(0, index), self.values.index_select(0, index)
 
 
-class RowCache(Cache):  # type: ignore[misc]
+class RowCache(Cache):
     """Cache whose rows are written at slots of their own and rewound by a smaller length."""
 
     def __init__(self, capacity: int) -> None:

@@ -80,7 +80,8 @@ class Runner(ABC):
         """Cache the first tokens of every row.
 
         Args:
-            tokens: (B, n) left-padded ids. valid: (B, n) bool, False for padding.
+            tokens: (B, n) left-padded ids.
+            valid: (B, n) bool, False for padding.
             prompt_valid: (B, T) the mask of the whole prompt, of which `valid` is the first part.
             chunk: tokens per forward, or None for all at once.
 

@@ -54,7 +54,7 @@ class BatchState:
         return [self.max_length - length - 1 for length in self.lengths]
 
     def tail(self, lengths: list[int]) -> tuple[Tensor, list[int]]:
-        """What was committed behind lengths[i] in active row i: (A, m) tokens, filled on the right, and their counts."""
+        """What was committed behind lengths[i] in active row i: (A, m) tokens, filled up, and their counts."""
         counts = [mine - theirs for mine, theirs in zip(self.lengths, lengths, strict=True)]
         offsets = torch.tensor(lengths, device=self.ids.device)[:, None] + torch.arange(
             max(counts), device=self.ids.device
@@ -62,7 +62,7 @@ class BatchState:
         return self.ids[self.row_index[:, None], offsets.clamp_(max=self.max_length - 1)], counts
 
     def with_block(self, tokens: Tensor, counts: list[int]) -> Tensor:
-        """A copy of `ids`, m columns wider, with the first counts[i] of (A, m) tokens written behind active row i."""
+        """A copy of `ids`, m columns wider; behind active row i stand the first counts[i] of (A, m) tokens."""
         ids = torch.nn.functional.pad(self.ids, (0, tokens.shape[1]), value=self.pad_token)
         _write(ids, self.row_index, self.starts, tokens, torch.tensor(counts, device=ids.device))
         return ids

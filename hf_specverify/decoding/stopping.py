@@ -43,7 +43,8 @@ class Stopping:
         """(A, m) bool: row a would stop at new token i by an end token or the maximum length.
 
         Args:
-            tokens: (A, m) new tokens. starts: (A,) tokens before them.
+            tokens: (A, m) new tokens.
+            starts: (A,) tokens before them.
         """
         after = starts[:, None] + torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
         stop = after >= self.max_length
@@ -63,7 +64,9 @@ class Stopping:
 
         Args:
             ids: (B, T) the whole batch with the new tokens written behind `starts`.
-            rows: the active rows. starts: tokens before the new ones. counts: new tokens.
+            rows: the active rows.
+            starts: tokens before the new ones, by active row.
+            counts: new tokens, by active row.
             scores: gives what criteria get as their second argument after n tokens of a row.
         """
         first: list[int | None] = [self._first_string(ids, *row) for row in zip(rows, starts, counts, strict=True)]

@@ -104,6 +104,9 @@ class _CandidateSession(DraftSession):
             row_scores = None if scores is None else scores[place : place + 1, : accepted[place] + 1]
             self.generators[row].update_candidate_strategy(ids, row_scores, accepted[place])
 
+    def select(self, places: list[int]) -> None:
+        """Nothing to do: generators are kept by row."""
+
 
 def _copy(generator: Any) -> Any:
     shared = {id(value): value for value in vars(generator).values() if isinstance(value, nn.Module)}

@@ -50,14 +50,16 @@ class DraftSession(ABC):
     def propose(self, state: BatchState, lengths: list[int]) -> DraftBatch:
         """Propose up to lengths[i] tokens for each active row, on the target's device."""
 
+    @abstractmethod
     def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None) -> None:
         """Learn the outcome, after the state has it: tokens accepted by row, target scores (A, n, V) if kept."""
 
+    @abstractmethod
     def select(self, places: list[int]) -> None:
         """Keep the active rows at the given places."""
 
 
-class Drafter(CandidateGenerator, ABC):  # type: ignore[misc]
+class Drafter(CandidateGenerator, ABC):
     """Proposes candidate tokens; give one to generate as `assistant_model=`.
 
     It is a Transformers `CandidateGenerator` by type, and one that serves batches: `start` opens a session per call in

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..decoding.state import BatchState
 from .drafter import Drafter, DraftingCall, DraftSession
@@ -57,6 +58,12 @@ class _PromptLookupSession(DraftSession):
         for row, draft in enumerate(found):
             tokens[row, : len(draft)] = draft
         return DraftBatch(torch.from_numpy(tokens).to(state.ids.device), counts, None)
+
+    def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None) -> None:
+        """Nothing to learn: the text is the state."""
+
+    def select(self, places: list[int]) -> None:
+        """Nothing to keep."""
 
 
 def lookup(text: Ids, max_ngram: int, wanted: int) -> Ids:

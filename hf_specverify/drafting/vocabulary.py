@@ -23,7 +23,9 @@ def check_partner(target: Any, other: Any, argument: str, tokenizers: tuple[Any,
     the vocabularies, which may differ by padding only.
 
     Args:
-        target, other: models. argument: the name that the error uses for `other`.
+        target: a model.
+        other: the model that is to work with it.
+        argument: the name that the error uses for `other`.
         tokenizers: of target and other, where the user gave them.
 
     Raises:

@@ -107,11 +107,11 @@ def test_stock_drafts_exactly_the_length_of_the_cell(target: Any) -> None:
     inputs = encode_chunk(WordTokenizer(), PROMPTS[:1], 0, target.device)
     options = sampling.token_options(replace(TINY, max_new_tokens=12, ignore_eos=True), 0.0)
     twin = tiny_model(0)
-    before = twin.generation_config
     with sampling.neutral_generation([target, twin], 0):
+        before = twin.generation_config
         outcome = run_cell(Cell("stock", 3), target, twin, inputs, options)
+        assert twin.generation_config is before
     assert [commit.tokens[0] for commit in outcome.commits] == [4, 4, 4]
-    assert twin.generation_config is before
     assert before.num_assistant_tokens is None
 
 

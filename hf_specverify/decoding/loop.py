@@ -23,9 +23,9 @@ from .state import BatchState
 from .stopping import Stopping
 from .timing import Stopwatch
 
-# Probabilities are computed for as many rows at once as fit into this many float32 numbers (256 MB): it bounds the
-# memory of a step whatever the batch.
-VERIFY_ELEMENTS = 1 << 26
+# Rows whose probabilities are computed at once, in float32 numbers (16 MB). It bounds the memory of a step whatever the
+# batch, and buffers of this size are reused by the allocator: beyond 32 MB, glibc maps and clears fresh pages each time.
+VERIFY_ELEMENTS = 1 << 22
 
 
 @dataclass
@@ -102,10 +102,10 @@ class SpeculativeLoop:
         return verdict, torch.cat(kept) if self.recorder.wants_scores else None
 
     def _verify_rows(self, drafts: DraftBatch, logits: Tensor, block: Block | None) -> tuple[BatchVerdict, Tensor]:
-        scores = self.plan(logits, block) if self.plan.processors else logits
+        scores = self.plan(logits, block)
         if not self.sampling:
             return verify_greedy(drafts, scores.argmax(dim=-1)), scores
-        return self.verifier.verify_batch(drafts, scores.softmax(dim=-1, dtype=torch.float32), self.draws), scores
+        return self.verifier.verify_batch(drafts, scores.softmax(dim=-1), self.draws), scores
 
     def _chunks(self, logits: Tensor) -> Iterator[slice]:
         rows = logits.shape[0]

@@ -114,8 +114,8 @@ class ProcessorPlan:
         return ProcessorPlan(kept)
 
     def __call__(self, logits: Tensor, block: Block | None) -> Tensor:
-        """Processed scores (A, n, V) in float32 from logits (A, n, V) of the A active rows."""
-        scores = logits.float()
+        """Processed scores (A, n, V) in float32 from logits (A, n, V) of the A active rows, which stay as they are."""
+        scores = logits.to(torch.float32, copy=self.needs_history)
         for index, processor in enumerate(self.processors):
             kind = _kind(processor)
             if kind == "row":
@@ -123,9 +123,10 @@ class ProcessorPlan:
                 scores = processor(flat.new_zeros(flat.shape[0], 1, dtype=torch.long), flat).view(scores.shape)
                 continue
             assert block is not None
-            if scores is logits:
-                scores = scores.clone()
-            scores = _by_history(processor, scores, block) if kind == "history" else self._copies[index](scores, block)
+            if kind == "history":
+                _by_history(processor, scores, block)
+            else:
+                self._copies[index](scores, block)
         return scores
 
     def commit(self, rows: list[int], committed: list[int]) -> None:
@@ -141,14 +142,13 @@ def _kind(processor: Any) -> str | None:
     return "history" if type(processor) in _BY_HISTORY else None
 
 
-def _by_history(processor: Any, scores: Tensor, block: Block) -> Tensor:
-    out = scores.clone()
+def _by_history(processor: Any, scores: Tensor, block: Block) -> None:
+    """Process (A, n, V) scores in place, the rows that stand at the same length together."""
     for length, members in block.by_length().items():
         places, positions = zip(*members, strict=True)
         index = torch.tensor([places, positions], device=scores.device)
         rows = torch.tensor([block.rows[place] for place in places], device=block.ids.device)
-        out[index[0], index[1]] = _for_rows(processor, rows)(block.ids[rows, :length], scores[index[0], index[1]])
-    return out
+        scores[index[0], index[1]] = _for_rows(processor, rows)(block.ids[rows, :length], scores[index[0], index[1]])
 
 
 def _for_rows(processor: Any, rows: Tensor) -> Any:
@@ -170,16 +170,15 @@ class _RowCopies:
         self.trail: dict[int, list[Any]] = {}
         self._copy(processor)
 
-    def __call__(self, scores: Tensor, block: Block) -> Tensor:
-        out = scores.clone()
+    def __call__(self, scores: Tensor, block: Block) -> None:
+        """Process (A, n, V) scores in place."""
         for place, row in enumerate(block.rows):
             state = self.committed.get(row, self.original)
             self.trail[row] = []
             for position in range(block.counts[place]):
                 state = self._copy(state)
-                out[place, position] = self._call(state, scores[place, position], row, block, place, position)
+                scores[place, position] = self._call(state, scores[place, position], row, block, place, position)
                 self.trail[row].append(state)
-        return out
 
     def _call(self, state: Any, scores: Tensor, row: int, block: Block, place: int, position: int) -> Tensor:
         batch = scores.new_zeros(block.ids.shape[0], scores.shape[-1])

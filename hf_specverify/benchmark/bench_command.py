@@ -40,6 +40,7 @@ def bench(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Forbid the end of text: all rows equally long.")
     ] = False,
+    raw_prompts: Annotated[bool, typer.Option("--raw-prompts", help="No chat template.")] = False,
     profile_memory: Annotated[
         bool, typer.Option("--profile-memory", help="Record the growth of memory per run.")
     ] = False,
@@ -62,6 +63,7 @@ def bench(
             repeats=repeats,
             seed=seed,
             ignore_eos=ignore_eos,
+            raw_prompts=raw_prompts,
             profile_memory=profile_memory,
         )
         texts = read_prompts(prompts)

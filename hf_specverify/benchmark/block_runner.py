@@ -29,7 +29,7 @@ class BlockRunner:
     Attributes:
         settings: what to run.
         target, draft: the models; draft may be "lookup".
-        tokenizer: encodes texts.
+        encode: gives the ids of a text.
         texts: the selected prompts, which the blocks number.
         pad_token_id: fills up rows.
     """
@@ -37,7 +37,7 @@ class BlockRunner:
     settings: BenchSettings
     target: Any
     draft: Any
-    tokenizer: Tokenizer
+    encode: Tokenizer
     texts: Sequence[str]
     pad_token_id: int
 
@@ -79,7 +79,7 @@ class BlockRunner:
 
     def _inputs(self, block: Block) -> dict[str, torch.Tensor]:
         texts = [self.texts[number] for number in block.prompts]
-        return encode_chunk(self.tokenizer, texts, self.pad_token_id, self.target.device)
+        return encode_chunk(self.encode, texts, self.pad_token_id, self.target.device)
 
     def _trimmed(self, outcome: Outcome) -> list[list[int]]:
         eos = sampling.eos_token_ids(self.target)

@@ -52,7 +52,7 @@ Only the old lighthouse keeper was worried, for the lamp oil was nearly gone and
 CORRECT_TEXT = """Correct the mistakes in this text:
 
 Every morning at five the baker of Rosehill lihgts the oven and puts the first loaves on the long wooden tabel. By six \
-the smell of fresh bread has reached the school, the station and the houses behind the church. At seven the door opens, \
+the smell of fresh bread has reached the school, the station and the houses behind the church. At seven the door opens \
 and the first customers buy rolls, rye bread and a peice of plum cake for the train."""
 
 TRANSLATE_JSON = """Translate the values in this JSON to French and return the JSON:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -60,6 +60,19 @@ def _prompt_of_json(path: Path, number: int, line: str) -> str:
         if isinstance(value, str) and value.strip():
             return value
     raise refusal(f"no prompt among the fields {sorted(fields)}")
+
+
+def chat_encoder(tokenizer: Any) -> Tokenizer:
+    """Encode a text as the user's turn of a chat, ready for the answer, where the tokenizer has a chat template."""
+    if not getattr(tokenizer, "chat_template", None):
+        return cast("Tokenizer", tokenizer)
+
+    def encode(text: str) -> Any:
+        turns = [{"role": "user", "content": text}]
+        rendered = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return tokenizer(rendered, add_special_tokens=False)  # the template has them
+
+    return encode
 
 
 def select_evenly(count: int, available: int) -> list[int]:

@@ -33,6 +33,7 @@ class BenchSettings:
         repeats: times that every chunk of prompts is measured.
         seed: base of the seeds of all runs.
         ignore_eos: forbid the end of text, so that every row has max_new_tokens new tokens.
+        raw_prompts: give prompts to the models as they are, without the tokenizer's chat template.
         profile_memory: also record how much the memory of the process (or of the GPU) grows in each run.
 
     Raises:
@@ -52,6 +53,7 @@ class BenchSettings:
     repeats: int = 3
     seed: int = 0
     ignore_eos: bool = False
+    raw_prompts: bool = False
     profile_memory: bool = False
 
     def __post_init__(self) -> None:

@@ -23,8 +23,8 @@ from .state import BatchState
 from .stopping import Stopping
 from .timing import Stopwatch
 
-# Rows whose probabilities are computed at once, in float32 numbers (16 MB). It bounds the memory of a step whatever the
-# batch, and buffers of this size are reused by the allocator: beyond 32 MB, glibc maps and clears fresh pages each time.
+# Float32 numbers (16 MB) that the rows verified at once may have. It bounds the memory of a step whatever the batch,
+# and the allocator reuses buffers of this size: beyond 32 MB, glibc maps and clears fresh pages each time.
 VERIFY_ELEMENTS = 1 << 22
 
 

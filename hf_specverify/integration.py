@@ -111,7 +111,9 @@ class SpeculativeDecoding:
             drafter=self.drafter.name,
             layout=loop.target.layout,
         )
-        return SpeculativeOutput(sequences=sequences, speculation=report, **loop.recorder.result())
+        return SpeculativeOutput(
+            sequences=sequences, speculation=report, **loop.recorder.result(loop.target.prompt_outputs)
+        )
 
     def _loop(
         self,

@@ -355,6 +355,7 @@ def test_three_ways_give_the_same_answers_and_counts(kind):
     assert [way.identical for way in results] == [3, 3, 3]
     assert plain.tokens_per_target_pass == 1.0
     assert plain.ratio_to_plain == 1.0
+    assert all(way.plain == plain.runs for way in results)
     for way in (stock, ours):
         assert 1 < way.tokens_per_target_pass <= 4
         assert 0 < way.acceptance < 1

@@ -9,8 +9,8 @@ import hf_specverify as sv
 pytestmark = pytest.mark.real_model
 
 PROMPTS = [
-    "Rewrite with type hints:\ndef area(width, height):\n    return width * height\n\ndef volume(width, height, depth):\n"
-    "    return width * height * depth",
+    "Rewrite with type hints:\ndef area(width, height):\n    return width * height\n\n"
+    "def volume(width, height, depth):\n    return width * height * depth",
     "Name three uses of copper.",
     "Repeat this sentence twice: The quick brown fox jumps over the lazy dog.",
 ]

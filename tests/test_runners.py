@@ -63,11 +63,13 @@ def test_the_row_cache_grows():
     ids = tiny.prompts(2)["input_ids"]
     valid = torch.ones_like(ids, dtype=torch.bool)
     runner.prefill(ids, valid, valid, None)
-    runner.cache.plan.capacity = ids.shape[1]  # as if there were no room behind the prompt
+    tokens = torch.randint(3, 64, (2, 41), generator=torch.Generator().manual_seed(2))
+    runner.forward(tokens[:, :1], [1, 1])
+    length = ids.shape[1] + 1
+    runner.cache.plan.capacity = length  # as if there were no room behind
     for layer in runner.cache.layers:
-        layer.keys, layer.values = layer.keys[:, :, : ids.shape[1]], layer.values[:, :, : ids.shape[1]]
-    tokens = torch.randint(3, 64, (2, 40), generator=torch.Generator().manual_seed(2))
-    logits = runner.forward(tokens, [40, 40]).logits
+        layer.keys, layer.values = layer.keys[:, :, :length], layer.values[:, :, :length]
+    logits = runner.forward(tokens[:, 1:], [40, 40]).logits
     assert torch.allclose(logits, model(input_ids=torch.cat([ids, tokens], 1)).logits[:, -40:], atol=1e-4)
 
 

@@ -19,7 +19,7 @@ class HoleRunner(Runner):
 
     layout = "masked holes"
 
-    def prefill(self, tokens: Tensor, valid: Tensor, prompt_valid: Tensor, chunk: int | None) -> list[ForwardOutput]:
+    def prefill(self, tokens: Tensor, valid: Tensor, prompt_valid: Tensor, chunk: int | None) -> None:
         """Cache the prompt."""
         self.cache = DynamicCache()
         self.mask = valid.to(self.device)
@@ -29,14 +29,12 @@ class HoleRunner(Runner):
         self.columns = [list(range(tokens.shape[1])) for _ in self.lengths]
         tokens = tokens.to(self.device)
         positions = prefill_positions(self.mask)
-        outputs = []
         for start, stop in spans(tokens.shape[1], chunk):
             arguments: dict[str, Any] = {self.traits.cache_keyword: self.cache}
             arguments |= self.optional_arguments(positions[:, start:stop], 1)
             mask = self.mask[:, :stop].long()
             raw = self.call(input_ids=tokens[:, start:stop], attention_mask=mask, **arguments)
-            outputs.append(ForwardOutput(raw.logits[:, -1:], raw.hidden_states, raw.attentions))
-        return outputs
+            self.prompt_outputs.append(ForwardOutput(raw.logits[:, -1:], raw.hidden_states, raw.attentions))
 
     def forward(self, tokens: Tensor, counts: list[int], last_only: bool = False) -> ForwardOutput:
         """Feed a block behind everything that any row ever fed."""

@@ -63,9 +63,9 @@ class SpeculativeLoop:
         return records
 
     def _prefill(self, chunk: int | None) -> None:
-        """Cache all but the last prompt token, which is the root of the first block."""
+        """Hand over all but the last prompt token, which is the root of the first block."""
         prompt, valid = self.state.ids[:, : self.state.prompt_length - 1], self.state.prompt_valid
-        self.recorder.prefill(self.target.prefill(prompt, valid[:, :-1], valid, chunk))
+        self.target.prefill(prompt, valid[:, :-1], valid, chunk)
 
     def _step(self) -> StepRecord:
         state = self.state

@@ -32,17 +32,11 @@ class Recorder:
         self._logits: list[dict[int, Tensor]] | None = [] if logits else None
         self._hidden: list[dict[int, Layers]] | None = [] if hidden_states else None
         self._attentions: list[dict[int, Layers]] | None = [] if attentions else None
-        self._prefill: list[ForwardOutput] = []
 
     @property
     def wants_scores(self) -> bool:
         """Whether processed scores are kept."""
         return self._scores is not None
-
-    def prefill(self, outputs: list[ForwardOutput]) -> None:
-        """Keep the states of the prompt."""
-        if self._hidden is not None or self._attentions is not None:
-            self._prefill = outputs
 
     def step(
         self, rows: list[int], lengths: list[int], counts: list[int], output: ForwardOutput, scores: Tensor | None
@@ -67,8 +61,12 @@ class Recorder:
         """The scores as a criterion gets them once rows have `length` tokens."""
         return None if self._scores is None else self._stack(self._scores[: length - self.prompt_length])
 
-    def result(self) -> dict[str, Any]:
-        """The output fields `scores`, `logits`, `hidden_states`, `attentions`; None where not wanted."""
+    def result(self, prompt: list[ForwardOutput]) -> dict[str, Any]:
+        """The output fields `scores`, `logits`, `hidden_states`, `attentions`; None where not wanted.
+
+        The host's first entry of the last two covers the prompt; `prompt` has its parts up to the last prompt token.
+        """
+        self._prompt = prompt
         return {
             "scores": None if self._scores is None else self._stack(self._scores),
             "logits": None if self._logits is None else self._stack(self._logits),
@@ -94,11 +92,11 @@ class Recorder:
         )
 
     def _hidden_entry(self, token: int, layer: int, states: Tensor) -> Tensor:
-        parts = [output.hidden_states[layer] for output in self._prefill if output.hidden_states] if token == 0 else []
+        parts = [output.hidden_states[layer] for output in self._prompt if output.hidden_states] if token == 0 else []
         return torch.cat([*parts, states[:, None]], dim=1)
 
     def _attention_entry(self, token: int, layer: int, weights: Tensor) -> Tensor:
-        parts = [output.attentions[layer] for output in self._prefill if output.attentions] if token == 0 else []
+        parts = [output.attentions[layer] for output in self._prompt if output.attentions] if token == 0 else []
         slots = self.prompt_length + token
         rows = [torch.nn.functional.pad(part, (0, slots - part.shape[-1])) for part in parts]
         return torch.cat([*rows, weights[:, :, None]], dim=2)

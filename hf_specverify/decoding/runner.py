@@ -74,19 +74,19 @@ class Runner(ABC):
         self.flags = flags or OutputFlags()
         self.device = model.get_input_embeddings().weight.device
         self.lengths: list[int] = []
+        self.prompt_outputs: list[ForwardOutput] = []
 
     @abstractmethod
-    def prefill(self, tokens: Tensor, valid: Tensor, prompt_valid: Tensor, chunk: int | None) -> list[ForwardOutput]:
-        """Cache the first tokens of every row.
+    def prefill(self, tokens: Tensor, valid: Tensor, prompt_valid: Tensor, chunk: int | None) -> None:
+        """Take the first tokens of every row; they are cached by the end of the first forward.
+
+        What extra outputs the prompt gives is then in `prompt_outputs`, in order.
 
         Args:
             tokens: (B, n) left-padded ids.
             valid: (B, n) bool, False for padding.
             prompt_valid: (B, T) the mask of the whole prompt, of which `valid` is the first part.
             chunk: tokens per forward, or None for all at once.
-
-        Returns:
-            One output per chunk; logits are those of the last token only.
         """
 
     @abstractmethod
@@ -107,10 +107,13 @@ class Runner(ABC):
             return self.model(**arguments, **self.flags.as_arguments(), use_cache=True, return_dict=True)
 
     def positions(self, starts: Tensor, padding: Tensor, width: int) -> Tensor:
-        """(B, width) position ids of a block; kept inside a learned position table, where only filler can leave it."""
-        positions = starts[:, None] - padding[:, None] + torch.arange(width, device=starts.device)
+        """(B, width) position ids of a block that begins at token starts[b] of row b."""
+        return self.within_table(starts[:, None] - padding[:, None] + torch.arange(width, device=starts.device))
+
+    def within_table(self, positions: Tensor) -> Tensor:
+        """Positions inside a learned table, which only filler can leave."""
         limit = self.traits.max_positions
-        return positions.clamp_(min=0, max=None if limit is None else limit - 1)
+        return positions.clamp(min=0, max=None if limit is None else limit - 1)
 
     def optional_arguments(self, position_ids: Tensor, keep: int | Tensor) -> dict[str, Any]:
         """`position_ids` and `logits_to_keep`, where the forward takes them."""

@@ -22,7 +22,7 @@ class SingleRunner(Runner):
 
     layout = "row by row"
 
-    def prefill(self, tokens: Tensor, valid: Tensor, prompt_valid: Tensor, chunk: int | None) -> list[ForwardOutput]:
+    def prefill(self, tokens: Tensor, valid: Tensor, prompt_valid: Tensor, chunk: int | None) -> None:
         """Cache the prompts, one after the other."""
         self.padding = [int(row) for row in (~prompt_valid).sum(1)]
         self.lengths = list(self.padding)
@@ -34,7 +34,8 @@ class SingleRunner(Runner):
         if not self.recurrent:
             for cache in self.caches:
                 cache.activate_past_recording()
-        return [assemble_prefill(per_row, self.padding, tokens.shape[1])] if self.flags.any else []
+        if self.flags.any:
+            self.prompt_outputs = [assemble_prefill(per_row, self.padding, tokens.shape[1])]
 
     def _prefill_row(self, row: int, tokens: Tensor, chunk: int | None) -> list[Any]:
         return [self._feed(row, tokens[start:stop], 1) for start, stop in spans(len(tokens), chunk)]

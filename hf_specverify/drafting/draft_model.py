@@ -38,7 +38,7 @@ class DraftModel(Drafter):
         return f"{type(self.model).__name__} ({self.model.num_parameters() / 1e6:.0f}M)"
 
     def start(self, call: DraftingCall) -> DraftSession:
-        """Begin a call; the prompt is prefilled at the first proposal."""
+        """Begin a call; the prompt is read at the first proposal."""
         check_partner(call.target, self.model, "assistant_model", call.tokenizers)
         return _DraftModelSession(self.model, call)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from functools import lru_cache
 from pathlib import Path
@@ -34,18 +33,17 @@ def check_partner(target: Any, other: Any, argument: str, tokenizers: tuple[Any,
     if other.get_input_embeddings().weight.device.type == "meta":
         raise ValueError(f"{argument} is on the device 'meta', without weights; allowed: any real device")
     if None not in tokenizers:
-        first, second = (tokenizer.get_vocab() for tokenizer in tokenizers)
+        clashes: tuple[str, ...] | None = _clashes(*(tokenizer.get_vocab() for tokenizer in tokenizers))
     else:
-        first, second = _vocabulary_of(target), _vocabulary_of(other)
+        clashes = _clashes_of_files(_tokenizer_file(target), _tokenizer_file(other))
     names = f"{_name(target)} (target) and {_name(other)} ({argument})"
     remedy = "; allowed: models that share one tokenizer (padded heads may differ in size)"
-    if first is not None and second is not None:
-        clashes = _clashes(first, second)
-        if clashes:
-            raise ValueError(
-                f"{argument}: {names} have different tokenizers: {len(clashes)} ids mean other tokens, such as "
-                f"{clashes[0]}{remedy}"
-            )
+    if clashes:
+        raise ValueError(
+            f"{argument}: {names} have different tokenizers: {len(clashes)} ids mean other tokens, such as "
+            f"{clashes[0]}{remedy}"
+        )
+    if clashes is not None:
         return
     sizes = vocabulary_size(target), vocabulary_size(other)
     if abs(sizes[0] - sizes[1]) >= LARGEST_PADDING:
@@ -68,46 +66,51 @@ def fit_vocabulary(logits: Tensor, size: int) -> Tensor:
     return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
 
 
-def _clashes(first: dict[str, int], second: dict[str, int]) -> list[str]:
+def _clashes(first: dict[str, int], second: dict[str, int]) -> tuple[str, ...]:
     """Ids that mean different tokens; an id that only one vocabulary has is no clash, but an added token."""
     by_id = {index: token for token, index in second.items()}
-    return [
+    return tuple(
         f"{index}: {token!r} and {by_id[index]!r}" for token, index in first.items() if by_id.get(index, token) != token
-    ]
+    )
 
 
 def _name(model: Any) -> str:
     return getattr(model.config, "_name_or_path", "") or type(model).__name__
 
 
-def _vocabulary_of(model: Any) -> dict[str, int] | None:
+# A file, and when it was changed.
+_File = tuple[str, int]
+
+
+def _tokenizer_file(model: Any) -> _File | None:
+    """The tokenizer.json beside the model's weights, in its folder or in the local Hub cache; None if there is none."""
     name = getattr(model.config, "_name_or_path", "")
-    path = _tokenizer_file(name) if name else None
-    return None if path is None else _read_vocabulary(_digest(path), path)
-
-
-def _tokenizer_file(name: str) -> str | None:
-    local = Path(name) / "tokenizer.json"
-    if local.is_file():
-        return str(local)
-    if Path(name).exists() or name.count("/") > 1:
+    if not name:
         return None
-    found = try_to_load_from_cache(name, "tokenizer.json")
-    return found if isinstance(found, str) else None
+    local = Path(name) / "tokenizer.json"
+    if not local.is_file():
+        found = None if Path(name).exists() or name.count("/") > 1 else try_to_load_from_cache(name, "tokenizer.json")
+        if not isinstance(found, str):
+            return None
+        local = Path(found)
+    return str(local), local.stat().st_mtime_ns
 
 
-def _digest(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+@lru_cache(maxsize=32)
+def _clashes_of_files(first: _File | None, second: _File | None) -> tuple[str, ...] | None:
+    """The clashes of two tokenizer files; None where a file is missing or of another form."""
+    vocabularies = [None if file is None else _read_vocabulary(file[0]) for file in (first, second)]
+    if vocabularies[0] is None or vocabularies[1] is None:
+        return None
+    return _clashes(vocabularies[0], vocabularies[1])
 
 
-@lru_cache(maxsize=8)
-def _read_vocabulary(digest: str, path: str) -> dict[str, int] | None:
-    """{token: id} of a tokenizer.json; None for models of tokenizer that keep it elsewhere."""
+def _read_vocabulary(path: str) -> dict[str, int] | None:
+    """{token: id} of a tokenizer.json; None where it is kept in another form."""
     content = json.loads(Path(path).read_text(encoding="utf-8"))
     vocabulary = content.get("model", {}).get("vocab")
     if isinstance(vocabulary, list):
         vocabulary = {entry[0]: index for index, entry in enumerate(vocabulary)}
     if not isinstance(vocabulary, dict):
         return None
-    added = {entry["content"]: entry["id"] for entry in content.get("added_tokens", [])}
-    return {**vocabulary, **added}
+    return vocabulary | {entry["content"]: entry["id"] for entry in content.get("added_tokens", [])}

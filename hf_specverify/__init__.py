@@ -1,6 +1,7 @@
 """Speculative decoding for Transformers: batched, and lossless unless you ask otherwise."""
 
 from .config import SpeculationConfig
+from .diagnostics import first_divergence
 from .drafting import Drafter, DraftModel, PromptLookup
 from .integration import SpeculativeDecoding, SpeculativeOutput, disable, enable, enabled
 from .report import SpeculationReport
@@ -19,6 +20,7 @@ __all__ = [
     "disable",
     "enable",
     "enabled",
+    "first_divergence",
     "get_verifier",
     "register_verifier",
     "verifiers",

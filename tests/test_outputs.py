@@ -1,9 +1,11 @@
 """Everything else that generate returns: scores, logits, states, types, streams, seeds."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import tiny
 import torch
-from transformers import TextIteratorStreamer
+from transformers import BitsAndBytesConfig, TextIteratorStreamer
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
@@ -238,3 +240,85 @@ def test_a_text_stream_is_the_output():
             assistant_model=tiny.near_copy(target),
         )
     assert "".join(streamer) == Words(64).decode(out[0, 9:])
+
+
+def test_the_maximum_time_ends_a_call():
+    target = tiny.make_model()
+    with sv.enabled(target):
+        out = target.generate(
+            **tiny.prompts(2),
+            assistant_model=target,
+            num_draft_tokens=3,
+            max_new_tokens=30,
+            max_time=0.0,
+            do_sample=False,
+            return_dict_in_generate=True,
+        )
+    assert [step.committed for step in out.speculation.steps] == [(4, 4)]
+
+
+def test_calls_in_threads_do_not_see_each_other():
+    target = tiny.make_model()
+    strategy = sv.SpeculativeDecoding(tiny.near_copy(target), num_draft_tokens=3)
+    batches = [tiny.prompts(batch, seed=batch) for batch in (1, 2, 3, 4)]
+    plain = [target.generate(**inputs, max_new_tokens=25, do_sample=False) for inputs in batches]
+    with ThreadPoolExecutor(4) as pool:
+        ours = list(
+            pool.map(
+                lambda inputs: target.generate(**inputs, max_new_tokens=25, do_sample=False, custom_generate=strategy),
+                batches * 3,
+            )
+        )
+    assert all(torch.equal(a, b) for a, b in zip(plain * 3, ours, strict=True))
+
+
+def test_a_quantised_draft_is_left_as_it_is(tmp_path):
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    target = tiny.make_model(hidden_size=64, intermediate_size=64)
+    target.save_pretrained(tmp_path)
+    draft = type(target).from_pretrained(
+        tmp_path,
+        device_map="cpu",
+        quantization_config=BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4"),
+    )
+    assert any(isinstance(module, bitsandbytes.nn.Linear4bit) for module in draft.modules())
+    inputs = tiny.prompts(3)
+    plain = target.generate(**inputs, max_new_tokens=20, do_sample=False)
+    with sv.enabled(target):
+        out = target.generate(
+            **inputs, max_new_tokens=20, do_sample=False, assistant_model=draft, return_dict_in_generate=True
+        )
+    assert torch.equal(plain, out.sequences)
+    assert out.speculation.accepted > 0
+
+
+def test_the_first_divergence_and_its_logits():
+    target = tiny.make_model()
+    inputs = tiny.prompts(2)
+    plain = target.generate(**inputs, max_new_tokens=10, do_sample=False)
+    other = plain.clone()
+    other[0, 9 + 4] = (other[0, 9 + 4] + 1) % 64
+    found = sv.first_divergence(target, plain, other, inputs["attention_mask"])
+    assert found[1] is None
+    assert found[0].position == 4
+    assert found[0].tokens == (int(plain[0, 13]), int(other[0, 13]))
+    padding = int((inputs["attention_mask"][0] == 0).sum())
+    logits = target(input_ids=plain[:1, padding:13]).logits[0, -1]
+    assert found[0].logits == pytest.approx([float(logits[token]) for token in found[0].tokens], abs=1e-5)
+    assert found[0].gap > 0
+    with pytest.raises(ValueError, match="2, 1 and 2 rows"):
+        sv.first_divergence(target, plain, other[:1], inputs["attention_mask"])
+
+
+def test_verification_in_slices_gives_the_same_tokens(monkeypatch):
+    """A large vocabulary makes a step verify its rows a few at a time; only memory may change."""
+    target, draft, inputs = tiny.make_model(), tiny.make_model(seed=5), tiny.prompts(4)
+    arguments = {"max_new_tokens": 20, "do_sample": False, "repetition_penalty": 1.2, "output_scores": True}
+    outputs = []
+    for elements in (1 << 22, 64 * 6, 1):
+        monkeypatch.setattr("hf_specverify.decoding.loop.VERIFY_ELEMENTS", elements)
+        with sv.enabled(target):
+            outputs.append(target.generate(**inputs, assistant_model=draft, return_dict_in_generate=True, **arguments))
+    for out in outputs[1:]:
+        assert torch.equal(outputs[0].sequences, out.sequences)
+        assert all(torch.equal(a, b) for a, b in zip(outputs[0].scores, out.scores, strict=True))

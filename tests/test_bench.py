@@ -15,20 +15,18 @@ from rich.console import Console
 from transformers import LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
-from hf_specverify.benchmark import block_runner, sampling
-from hf_specverify.benchmark.bench import blocks_of, count_runs, run_bench
+from hf_specverify.benchmark import bench as bench_module
+from hf_specverify.benchmark import runs as runs_module
+from hf_specverify.benchmark.bench import BlockRunner, blocks_of, count_runs, run_bench
 from hf_specverify.benchmark.bench_command import bench
-from hf_specverify.benchmark.block_runner import BlockRunner
-from hf_specverify.benchmark.cells import Block, Cell, cells_for, rotated
-from hf_specverify.benchmark.loading import load_model
+from hf_specverify.benchmark.environment import load_model
+from hf_specverify.benchmark.measuring import Commit
 from hf_specverify.benchmark.prompts import encode_chunk
 from hf_specverify.benchmark.records import RunRecord
 from hf_specverify.benchmark.result import BenchResult, ResumeError
-from hf_specverify.benchmark.runners import Outcome, run_cell
-from hf_specverify.benchmark.settings import LOOKUP, BenchSettings
-from hf_specverify.benchmark.statistics import CellSummary, GroupSummary, Spread
-from hf_specverify.benchmark.tables import table_of
-from hf_specverify.benchmark.timing import Commit
+from hf_specverify.benchmark.runs import Outcome, run_cell
+from hf_specverify.benchmark.settings import LOOKUP, BenchSettings, Block, Cell, cells_for, rotated
+from hf_specverify.benchmark.summary import CellSummary, GroupSummary, Spread, table_of
 
 PROMPTS = ["the cat sat on the mat and the cat", "one two three", "a b a b a b a", "red green blue red green"]
 TINY = BenchSettings(
@@ -92,8 +90,8 @@ def test_generation_configs_are_neutral_inside_and_restored_after_an_error(targe
     original = target.generation_config
     original.repetition_penalty = 3.0
     try:
-        assert sampling.neutralised_fields(target) == {"repetition_penalty": 3.0}
-        with pytest.raises(RuntimeError), sampling.neutral_generation([target], 0):
+        assert runs_module.neutralised_fields(target) == {"repetition_penalty": 3.0}
+        with pytest.raises(RuntimeError), runs_module.neutral_generation([target], 0):
             assert target.generation_config.repetition_penalty is None
             assert target.generation_config.eos_token_id == 2
             raise RuntimeError
@@ -105,9 +103,9 @@ def test_generation_configs_are_neutral_inside_and_restored_after_an_error(targe
 def test_stock_drafts_exactly_the_length_of_the_cell(target: Any) -> None:
     """A draft that is the target itself is always right, so every block brings draft length + 1 tokens."""
     inputs = encode_chunk(WordTokenizer(), PROMPTS[:1], 0, target.device)
-    options = sampling.token_options(replace(TINY, max_new_tokens=12, ignore_eos=True), 0.0)
+    options = runs_module.token_options(replace(TINY, max_new_tokens=12, ignore_eos=True), 0.0)
     twin = tiny_model(0)
-    with sampling.neutral_generation([target, twin], 0):
+    with runs_module.neutral_generation([target, twin], 0):
         before = twin.generation_config
         outcome = run_cell(Cell("stock", 3), target, twin, inputs, options)
         assert twin.generation_config is before
@@ -224,7 +222,7 @@ def test_each_run_is_seeded_and_compared_row_by_row(target: Any, monkeypatch: py
         ids = torch.tensor([[5, 6, 2], [7, 8, 9 if cell.method == "plain" else 10]])
         return Outcome(ids, 1.0, [Commit(0.5, {0: 3, 1: 3})])
 
-    monkeypatch.setattr(block_runner, "run_cell", scripted)
+    monkeypatch.setattr(bench_module, "run_cell", scripted)
     runner = BlockRunner(replace(TINY, seed=40), target, LOOKUP, WordTokenizer(), PROMPTS, 0)
     records = runner.run(Block(2, 0.0, 0, 1, (0, 1)), 0)
     assert seeds == [41, 41, 41]

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from hf_specverify.benchmark import sampling
+from hf_specverify.benchmark import runs
 from hf_specverify.benchmark.bench import blocks_of, count_runs
-from hf_specverify.benchmark.cells import cells_for, rotated
-from hf_specverify.benchmark.memory import peak_growth
+from hf_specverify.benchmark.measuring import Commit, peak_growth, row_latencies
 from hf_specverify.benchmark.prompts import chunk_indices, encode_chunk, read_prompts, select_evenly
 from hf_specverify.benchmark.records import RunRecord, SpeculationFigures
-from hf_specverify.benchmark.settings import LOOKUP, BenchSettings, parse_numbers
-from hf_specverify.benchmark.statistics import Spread, paired_ratios, summarise
-from hf_specverify.benchmark.timing import Commit, row_latencies
+from hf_specverify.benchmark.settings import LOOKUP, BenchSettings, cells_for, parse_numbers, rotated
+from hf_specverify.benchmark.summary import Spread, paired_ratios, summarise
 
 SMALL = BenchSettings(num_prompts=2, batch_sizes=(1, 2), draft_lengths=(2, 3), repeats=1)
 
@@ -212,8 +210,8 @@ def test_latencies_of_rows() -> None:
 
 
 def test_new_tokens_end_with_the_first_end_of_text() -> None:
-    assert sampling.count_new_tokens([5, 2, 0, 0], frozenset({2, 9})) == 2
-    assert sampling.count_new_tokens([5, 6, 7], frozenset({2})) == 3
+    assert runs.count_new_tokens([5, 2, 0, 0], frozenset({2, 9})) == 2
+    assert runs.count_new_tokens([5, 6, 7], frozenset({2})) == 3
 
 
 def test_memory_growth_sees_what_was_freed_again() -> None:

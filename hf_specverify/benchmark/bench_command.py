@@ -14,12 +14,12 @@ from transformers import AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from hf_specverify.benchmark.bench import count_runs, run_bench
-from hf_specverify.benchmark.loading import load_model
+from hf_specverify.benchmark.environment import load_model
 from hf_specverify.benchmark.prompts import read_prompts, select_evenly, sha256_of_file
 from hf_specverify.benchmark.records import RunRecord
 from hf_specverify.benchmark.result import BenchResult, ResumeError, check_same
 from hf_specverify.benchmark.settings import LOOKUP, BenchSettings, parse_numbers
-from hf_specverify.benchmark.tables import LEGEND, table_of
+from hf_specverify.benchmark.summary import LEGEND, table_of
 
 
 def bench(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,14 +14,12 @@ from transformers.utils import logging as transformers_logging
 
 import hf_specverify as sv
 from hf_specverify.benchmark import demo_tables
-from hf_specverify.benchmark.demo_models import smollm2_folder
+from hf_specverify.benchmark.demo_models import REPO_ID, smollm2_folder
 from hf_specverify.benchmark.demo_prompts import BUILT_IN, STREAMED, PromptGroup
 from hf_specverify.benchmark.demo_runs import DemoModels, WayResult, cells, measure
-from hf_specverify.benchmark.environment import describe_environment
-from hf_specverify.benchmark.loading import load_model
+from hf_specverify.benchmark.environment import describe_environment, load_model
 from hf_specverify.benchmark.prompts import read_prompts
-from hf_specverify.benchmark.runners import MAX_MATCHING_NGRAM_SIZE
-from hf_specverify.benchmark.sampling import neutral_generation, pad_token_id
+from hf_specverify.benchmark.runs import MAX_MATCHING_NGRAM_SIZE, neutral_generation, pad_token_id
 from hf_specverify.benchmark.settings import DTYPES, LOOKUP
 
 
@@ -89,15 +86,14 @@ def run_demo(options: DemoOptions, out: Console, err: Console, *, stream: bool =
         ValueError, OSError: a model or a prompt file is not usable; the message says which.
     """
     transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    if err.quiet:
+        transformers_logging.disable_progress_bar()
     groups = options.groups()
     source = options.target or str(smollm2_folder(progress=not err.quiet))
-    with err.status(f"loading {source}"):
-        models = _load(source, options)
+    models = _load(source, options)
     environment = describe_environment(models.target.device)
-    out.print(
-        f"[bold]{Path(source).name}[/] in {options.dtype}, {environment['device']}, {environment['threads']} threads"
-    )
+    name = Path(options.target or REPO_ID).name
+    out.print(f"[bold]{name}[/] in {options.dtype} on {environment['device']}, {environment['threads']} threads")
     out.print(f"draft: {_draft_name(options)}, {options.num_draft_tokens} tokens per step")
     loaded = [models.target] if options.draft == LOOKUP else [models.target, models.draft]
     with neutral_generation(loaded, pad_token_id(models.target, models.tokenizer)):
@@ -136,7 +132,6 @@ def _stream(models: DemoModels, options: DemoOptions, prompt: str, out: Console)
     out.print("\n[bold]Prompt[/]")
     out.print(prompt, style="cyan", markup=False, highlight=False)
     out.print("\n[bold]Answer[/], as it comes")
-    start = time.perf_counter()
     with sv.enabled(models.target):
         output = models.target.generate(
             **models.inputs([prompt]),
@@ -146,10 +141,8 @@ def _stream(models: DemoModels, options: DemoOptions, prompt: str, out: Console)
             return_dict_in_generate=True,
             **options.generate_options(),
         )
-    report, seconds = output.speculation, time.perf_counter() - start
-    out.print(
-        f"{report.committed} tokens in {report.target_passes} forwards of the target, {seconds:.1f} s", style="dim"
-    )
+    report = output.speculation
+    out.print(f"{report.committed} tokens in {report.target_passes} forwards of the target", style="dim")
 
 
 def _measure(

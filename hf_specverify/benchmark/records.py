@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hf_specverify.benchmark.cells import Block, Cell
-from hf_specverify.benchmark.runners import Outcome
-from hf_specverify.benchmark.timing import row_latencies
+from hf_specverify.benchmark.measuring import row_latencies
+from hf_specverify.benchmark.runs import Outcome
+from hf_specverify.benchmark.settings import Block, Cell
 
 
 @dataclass(frozen=True)

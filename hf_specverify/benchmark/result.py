@@ -11,7 +11,7 @@ from typing import Any
 
 from hf_specverify.benchmark.records import RunRecord
 from hf_specverify.benchmark.settings import BenchSettings
-from hf_specverify.benchmark.statistics import GroupSummary, summarise
+from hf_specverify.benchmark.summary import GroupSummary, summarise
 
 SCHEMA_VERSION = 1
 

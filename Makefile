@@ -27,11 +27,11 @@ docs: $(VENV)/dev.stamp
 		pathlib.Path("docs/capabilities.md").write_text(markdown(), encoding="utf-8")'
 
 $(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml
-	$(PIP) install --quiet --editable '.[demo]'
+	$(PIP) install -qq --editable '.[demo]'
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/torch.stamp pyproject.toml
-	$(PIP) install --quiet --editable '.[dev]'
+	$(PIP) install -qq --editable '.[dev]'
 	touch $@
 
 # The version that the project is tested with, where it is to be had for this Python; else pip's choice.

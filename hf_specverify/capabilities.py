@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
+
 
 @dataclass(frozen=True)
 class Request:
@@ -52,11 +54,10 @@ SUPPORTED = (
     Support(
         "any other logits processor",
         "`prefix_allowed_tokens_fn`, guidance, watermarks, your own: called in order on a copy per row, so a state is "
-        "right after rejections; your object itself is not called",
+        "right after rejections; your object itself is not called. One call per row and position: costly in batches, "
+        "above all guidance, which runs the model; other rows hold filler where they are shorter",
     ),
-    Support(
-        "stopping criteria", "checked at every committed token; your own with a state: one copy per row in batches"
-    ),
+    Support("stopping criteria", "checked at every committed token; your own: once per row and token"),
     Support("`eos_token_id` (one or several)", "a row ends inside a block; what follows is padding"),
     Support("`max_new_tokens`, `max_length`, `min_new_tokens`, `min_length`", "as in plain generation"),
     Support("`max_time`", "checked after every step"),
@@ -107,6 +108,9 @@ _CONFIG_FIELDS = {
         "rejected tokens are taken back in a cache of our own",
     ),
     "compile_config": _Field("`compile_config`", bool, "blocks of changing length are not compiled"),
+    "constraints": _Field("`constraints`", bool, "the host hands them to its beam search only"),
+    "force_words_ids": _Field("`force_words_ids`", bool, "the host hands them to its beam search only"),
+    "use_mtp": _Field("`use_mtp`", bool, "the target's own prediction heads are a drafter of the host's, not ours"),
     "token_healing": _Field(
         "`token_healing`", bool, "the host needs the tokenizer at a place where it does not pass it on"
     ),
@@ -143,6 +147,40 @@ def unknown_inputs(model_kwargs: Mapping[str, Any]) -> list[str]:
     return sorted(name for name, value in model_kwargs.items() if name not in _KNOWN_INPUTS and value is not None)
 
 
+def _is_padded_otherwise(request: Request) -> bool:
+    """Whether a mask is anything but zeros followed by ones."""
+    mask = request.model_kwargs.get("attention_mask")
+    if mask is None:
+        return False
+    return bool((mask[:, 1:] < mask[:, :-1]).any() or (mask[:, -1] == 0).any())
+
+
+def _has_own_positions(request: Request) -> bool:
+    """Whether position ids are others than those that follow from the mask."""
+    positions, mask = (request.model_kwargs.get(name) for name in ("position_ids", "attention_mask"))
+    if positions is None:
+        return False
+    valid = torch.ones_like(positions, dtype=torch.bool) if mask is None else mask.bool()
+    return not torch.equal(positions[valid], (valid.long().cumsum(-1) - 1)[valid])
+
+
+def _grows_rope(request: Request) -> bool:
+    """Whether the rotary frequencies change at a length that this call can reach."""
+    limit = rope_limit(request.model.config)
+    return limit is not None and request.generation_config.max_length > limit
+
+
+def rope_limit(config: Any) -> int | None:
+    """Length up to which rotary frequencies don't depend on the length of the text; None where they never do."""
+    config = config.get_text_config(decoder=True)
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if parameters.get("rope_type", parameters.get("type")) not in ("dynamic", "longrope"):
+        return None
+    original = parameters.get("original_max_position_embeddings")
+    original = original or getattr(config, "original_max_position_embeddings", None)
+    return int(original or config.max_position_embeddings)
+
+
 def _is_used(cache: Any) -> bool:
     return cache is not None and bool(getattr(cache, "_is_user_defined", False))
 
@@ -168,6 +206,22 @@ REFUSED = (
         "a `cache` (`past_key_values`) passed in",
         "its rows can't be written at slots of their own; pass the whole prompt as `input_ids`",
         lambda request: any(_is_used(request.model_kwargs.get(name)) for name in ("cache", "past_key_values")),
+    ),
+    Refusal(
+        "an `attention_mask` that is not left padding",
+        "rows end where the answer begins; pad on the left (`padding_side='left'`)",
+        _is_padded_otherwise,
+    ),
+    Refusal(
+        "`position_ids` of your own",
+        "positions in a block follow from the mask; leave them out",
+        _has_own_positions,
+    ),
+    Refusal(
+        "rotary scaling `dynamic` or `longrope` beyond the original length",
+        "frequencies then depend on the longest text in the batch, drafts included; keep `max_length` within "
+        "`original_max_position_embeddings`",
+        _grows_rope,
     ),
     Refusal(
         "images, audio and other model inputs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -129,7 +130,7 @@ class SpeculativeDecoding:
         flags = OutputFlags(wanted["hidden_states"], wanted["attentions"])
         target = make_runner(model, stopwatch, "target", flags)
         ids = input_ids.to(target.device)
-        stopping = Stopping(criteria, len(ids))
+        stopping = Stopping(criteria)
         valid = _prompt_mask(ids, model_kwargs)
         state = BatchState(ids, valid, stopping.max_length, _pad_token(generation_config, stopping, len(ids)))
         plan, sampling = ProcessorPlan(processors), bool(generation_config.do_sample)
@@ -187,7 +188,7 @@ def _pad_token(generation_config: Any, stopping: Stopping, batch_size: int) -> i
     pad = generation_config._pad_token_tensor
     if pad is not None:
         return int(pad)
-    if batch_size > 1 and stopping.needs_text:
+    if batch_size > 1 and (stopping.needs_text or stopping.times):
         raise ValueError(
             "pad_token_id=None: rows that a stopping criterion ends before others are filled up with it; allowed is "
             "any token id"
@@ -207,15 +208,13 @@ def enable(model: Any) -> None:
     if not callable(getattr(type(model), "generate", None)):
         raise TypeError(f"model={model!r}: allowed are models with a generate method")
     if not is_enabled(model):
-        model._generate_before_specverify = vars(model).get("generate")
-        model.generate = types.MethodType(_generate, model)
+        model.generate = _Generate(model, vars(model).get("generate"))
 
 
 def disable(model: Any) -> None:
     """Take back `enable`; a model that is not enabled is left alone."""
     if is_enabled(model):
-        before = vars(model).pop("_generate_before_specverify")
-        del model.generate
+        before = vars(model).pop("generate").before
         if before is not None:
             model.generate = before
 
@@ -234,53 +233,76 @@ def enabled(model: Any) -> Iterator[Any]:
 
 def is_enabled(model: Any) -> bool:
     """Whether `enable` was called on this object."""
-    return "_generate_before_specverify" in vars(model)
+    return isinstance(vars(model).get("generate"), _Generate)
 
 
-def _generate(
-    self: Any,
-    inputs: Tensor | None = None,
-    generation_config: Any = None,
-    logits_processor: Any = None,
-    stopping_criteria: Any = None,
-    prefix_allowed_tokens_fn: Any = None,
-    synced_gpus: bool | None = None,
-    assistant_model: Any = None,
-    streamer: Any = None,
-    **kwargs: Any,
-) -> Any:
-    """`generate` of an enabled model: the host's, with our strategy where there is an assistant."""
-    base = vars(self)["_generate_before_specverify"] or types.MethodType(type(self).generate, self)
-    shared = {
-        "inputs": inputs,
-        "generation_config": generation_config,
-        "logits_processor": logits_processor,
-        "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
-        "synced_gpus": synced_gpus,
-    }
-    options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
-    if assistant_model is None:
-        if options:
-            raise ValueError(
-                f"{sorted(options)} need assistant_model: a draft model, a Drafter or a CandidateGenerator"
-            )
-        return base(**shared, stopping_criteria=stopping_criteria, streamer=streamer, **kwargs)
-    if kwargs.get("custom_generate") is not None:
+# Of the host's assisted decoding; with an assistant of ours they would do nothing.
+_HOST_DRAFTING = (
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold",
+    "assistant_lookbehind",
+    "target_lookbehind",
+    "max_matching_ngram_size",
+    "speculation_type",
+)
+
+
+class _Generate:
+    """`generate` of an enabled model: the host's, with our strategy where there is an assistant.
+
+    An object and not a function, so that it goes along when the model is copied or pickled.
+    """
+
+    def __init__(self, model: Any, before: Any) -> None:
+        self.model, self.before = model, before
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        base = self.before or types.MethodType(type(self.model).generate, self.model)
+        given = dict(zip(inspect.signature(base).parameters, args, strict=False)) | kwargs
+        if given.get("assistant_model") is not None:
+            return base(**_with_strategy(self.model, given))
+        _refuse_without_assistant(given)
+        ours = [name for name in _OPTIONS if name in kwargs]
+        return base(*args, **{name: value for name, value in kwargs.items() if name not in ours})
+
+
+def _refuse_without_assistant(given: dict[str, Any]) -> None:
+    options = sorted(name for name in _OPTIONS if given.get(name) is not None)
+    if options:
+        raise ValueError(f"{options} need assistant_model: a draft model, a Drafter or a CandidateGenerator")
+    if given.get("streamer") is not None and isinstance(given.get("custom_generate"), SpeculativeDecoding):
+        raise ValueError("streamer does not reach custom_generate; allowed: SpeculativeDecoding(…, streamer=streamer)")
+
+
+def _with_strategy(model: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The host's arguments for a call with an assistant: ours are taken off, and the strategy is put in."""
+    if given.get("custom_generate") is not None:
         raise ValueError("custom_generate and assistant_model exclude each other on a model that is enabled")
-    tokenizers = {name: kwargs.pop(name, None) for name in ("tokenizer", "assistant_tokenizer")}
-    strategy = SpeculativeDecoding(assistant_model, streamer=streamer, **tokenizers, **options)
-    strings, kwargs = _take_stop_strings(self, generation_config, kwargs)
-    criteria = list(stopping_criteria or [])
-    if strings:
+    if given.get("synced_gpus"):
+        raise ValueError("synced_gpus=True: ranks would run different numbers of passes; allowed: None or False")
+    drafting = sorted(name for name in _HOST_DRAFTING if given.get(name) is not None)
+    if drafting:
+        raise ValueError(f"{drafting} would do nothing here; allowed: num_draft_tokens=, or a PromptLookup(…)")
+    arguments = dict(given)
+    options = {name: arguments.pop(name) for name in _OPTIONS if name in arguments}
+    tokenizers = {name: arguments.pop(name, None) for name in ("tokenizer", "assistant_tokenizer")}
+    strategy = SpeculativeDecoding(
+        arguments.pop("assistant_model"), streamer=arguments.pop("streamer", None), **tokenizers, **options
+    )
+    strings = _stop_strings(model, arguments)
+    if strings is not None:
         if tokenizers["tokenizer"] is None:
             raise ValueError(f"stop_strings={strings!r} need tokenizer=, the target's tokenizer")
-        criteria.append(StopStringCriteria(stop_strings=strings, tokenizer=tokenizers["tokenizer"]))
-    return base(**shared, stopping_criteria=criteria or None, custom_generate=strategy, **kwargs)
+        # The host would ask for the tokenizer that it has dropped.
+        criterion = StopStringCriteria(stop_strings=strings, tokenizer=tokenizers["tokenizer"])
+        arguments["stopping_criteria"] = [*(arguments.get("stopping_criteria") or []), criterion]
+        arguments["stop_strings"] = None
+    return {**arguments, "custom_generate": strategy}
 
 
-def _take_stop_strings(model: Any, generation_config: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The stop strings of a call, and its arguments without them: the host would ask for a tokenizer it has dropped."""
-    sources = (generation_config, model.generation_config)
-    configured = next((c.stop_strings for c in sources if c is not None and c.stop_strings is not None), None)
-    strings = kwargs.get("stop_strings", configured)
-    return strings, {**kwargs, "stop_strings": None} if strings is not None else kwargs
+def _stop_strings(model: Any, arguments: dict[str, Any]) -> Any:
+    if "stop_strings" in arguments:
+        return arguments["stop_strings"]
+    configs = (arguments.get("generation_config"), model.generation_config)
+    return next((c.stop_strings for c in configs if c is not None and c.stop_strings is not None), None)

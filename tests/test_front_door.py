@@ -1,6 +1,7 @@
 """enable and disable, the strategy object, and what is refused."""
 
 import copy
+import pickle
 from pathlib import Path
 
 import pytest
@@ -72,10 +73,8 @@ def test_without_an_assistant_generate_is_the_hosts():
         with sv.enabled(target):
             assert torch.equal(plain, target.generate(**call))
     with sv.enabled(target):
-        assert torch.equal(
-            target.generate(inputs["input_ids"], max_new_tokens=3),
-            target.generate(inputs["input_ids"], max_new_tokens=3),
-        )
+        positional = target.generate(inputs["input_ids"], max_new_tokens=3)
+    assert torch.equal(positional, target.generate(inputs["input_ids"], max_new_tokens=3))
 
 
 def test_a_generate_of_the_objects_own_comes_back():
@@ -152,6 +151,10 @@ def test_stop_strings():
 
 REFUSED = {
     "beam search": {"num_beams": 2},
+    "constraints": {"constraints": [object()]},
+    "force_words_ids": {"force_words_ids": [[5]]},
+    "position_ids": {"position_ids": torch.arange(9).expand(2, 9) + 3},
+    "left padding": {"attention_mask": torch.tensor([[1] * 8 + [0], [1] * 9])},
     "DoLa": {"dola_layers": "low"},
     "prompt_lookup_num_tokens": {"prompt_lookup_num_tokens": 3},
     "use_cache=False": {"use_cache": False},
@@ -283,3 +286,60 @@ def test_a_companion_is_validated():
 def test_the_table_in_the_docs_is_the_codes():
     docs = Path(__file__).parent.parent / "docs" / "capabilities.md"
     assert docs.read_text(encoding="utf-8") == capabilities.markdown()
+
+
+def test_a_mask_with_holes_is_refused():
+    target = tiny.make_model()
+    inputs = tiny.prompts(1) | {"attention_mask": torch.tensor([[1, 1, 0, 1, 1, 1, 1, 1, 1]])}
+    with sv.enabled(target), pytest.raises(ValueError, match="left padding"):
+        target.generate(**inputs, assistant_model=tiny.near_copy(target), max_new_tokens=4)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"num_assistant_tokens": 2}, {"max_matching_ngram_size": 3}, {"assistant_confidence_threshold": 0.5}],
+)
+def test_the_hosts_own_draft_options_are_refused(arguments):
+    target = tiny.make_model()
+    with sv.enabled(target), pytest.raises(ValueError, match=f"{next(iter(arguments))}.*num_draft_tokens"):
+        target.generate(**tiny.prompts(1), assistant_model=tiny.near_copy(target), max_new_tokens=4, **arguments)
+
+
+def test_arguments_that_would_be_lost_are_refused():
+    target, inputs = tiny.make_model(), tiny.prompts(1)
+    draft = tiny.near_copy(target)
+    with sv.enabled(target):
+        with pytest.raises(ValueError, match="synced_gpus=True"):
+            target.generate(**inputs, assistant_model=draft, synced_gpus=True)
+        with pytest.raises(ValueError, match="streamer does not reach custom_generate"):
+            target.generate(**inputs, custom_generate=sv.SpeculativeDecoding(draft), streamer=object())
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_rotary_scaling_that_depends_on_the_length(kind):
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4} if kind == "longrope" else {}
+    rope = {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 20, **factors}
+    target = tiny.make_model(rope_parameters=rope, max_position_embeddings=80)
+    draft, inputs = tiny.near_copy(target), tiny.prompts(2)
+    with sv.enabled(target):
+        with pytest.raises(ValueError, match=r"dynamic.*longrope.*original"):
+            target.generate(**inputs, assistant_model=draft, max_new_tokens=24)
+        ours = target.generate(**inputs, assistant_model=draft, max_new_tokens=10, do_sample=False)
+    assert torch.equal(ours, target.generate(**inputs, max_new_tokens=10, do_sample=False))
+
+
+def test_an_enabled_model_can_be_pickled():
+    target = tiny.make_model()
+    sv.enable(target)
+    twin = pickle.loads(pickle.dumps(target))
+    inputs = tiny.prompts(1)
+    ours = twin.generate(**inputs, assistant_model=tiny.near_copy(target), max_new_tokens=5, do_sample=False)
+    assert torch.equal(ours, target.generate(**inputs, max_new_tokens=5, do_sample=False))
+
+
+def test_a_name_that_is_no_repository_is_no_obstacle():
+    target = tiny.make_model()
+    draft = tiny.near_copy(target)
+    target.config._name_or_path = draft.config._name_or_path = "my model, version 2"
+    with sv.enabled(target):
+        assert target.generate(**tiny.prompts(1), assistant_model=draft, max_new_tokens=5).shape == (1, 14)

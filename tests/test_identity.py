@@ -1,12 +1,13 @@
 """Greedy speculative output is plain greedy output, token for token in float32, for every family and option."""
 
+import threading
+
 import pytest
 import tiny
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import EosTokenCriteria, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 import hf_specverify as sv
-from hf_specverify.decoding import probe
 
 LENGTH = 24
 # What the probe must find; a family that falls to a slower layout by mistake is a fault too.
@@ -60,7 +61,6 @@ def test_a_slower_layout_is_never_silent():
         sv.enabled(target),
         pytest.warns(UserWarning, match="GPTNeoForCausalLM runs in the slower layout 'row by row'"),
     ):
-        probe._CHOSEN.clear()
         target.generate(**tiny.prompts(1), assistant_model=sv.PromptLookup(), max_new_tokens=4)
 
 
@@ -111,9 +111,6 @@ PROCESSORS = {
     "suppress": {"suppress_tokens": [4, 5, 6, 7, 30, 31], "begin_suppress_tokens": [11, 12]},
     "forced_eos": {"forced_eos_token_id": 1},
     "decay": {"exponential_decay_length_penalty": (5, 1.3)},
-    "prefix_allowed": {
-        "prefix_allowed_tokens_fn": lambda row, ids: [3 + (int(ids[-1]) * 7 + row + k) % 60 for k in range(9)]
-    },
     "several": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3, "min_new_tokens": 5, "bad_words_ids": [[9]]},
 }
 
@@ -122,8 +119,9 @@ PROCESSORS = {
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_processors(name, batch):
     target = tiny.make_model()
-    plain, ours = both(target, tiny.near_copy(target), tiny.prompts(batch), **PROCESSORS[name])
+    plain, ours = both(target, tiny.near_copy(target, 0.01), tiny.prompts(batch), **PROCESSORS[name])
     assert torch.equal(plain.sequences, ours.sequences)
+    assert ours.speculation.accepted > 0
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -141,10 +139,38 @@ def test_processors_of_the_user(kind, batch):
     assert getattr(mine, "calls", 0) == 0
 
 
-def test_guidance():
+@pytest.mark.parametrize("batch", [1, 3])
+def test_guidance(batch):
     target = tiny.make_model()
-    plain, ours = both(target, tiny.near_copy(target), tiny.prompts(1), guidance_scale=1.5)
+    plain, ours = both(target, tiny.near_copy(target), tiny.prompts(batch), guidance_scale=1.5)
     assert torch.equal(plain.sequences, ours.sequences)
+
+
+class Grammar:
+    """Allowed continuations of a text by its last token and its row; a text with another token has none."""
+
+    def __init__(self, prompt_length):
+        self.prompt_length = prompt_length
+
+    def __call__(self, row, ids):
+        text = ids.tolist()
+        for before, token in zip(text[self.prompt_length - 1 :], text[self.prompt_length :], strict=False):
+            if token not in self.after(row, before):
+                return []  # for which the host raises
+        return self.after(row, text[-1])
+
+    def after(self, row, token):
+        return [3 + (token * 7 + row * 5 + step) % 60 for step in range(9)]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("lookup", [False, True])
+def test_a_grammar_never_sees_a_text_that_it_forbids(batch, lookup):
+    target = tiny.make_model()
+    drafter = sv.PromptLookup() if lookup else tiny.near_copy(target)
+    plain, ours = both(target, drafter, tiny.prompts(batch), prefix_allowed_tokens_fn=Grammar(9))
+    assert torch.equal(plain.sequences, ours.sequences)
+    assert lookup or ours.speculation.accepted > 0
 
 
 @pytest.mark.parametrize("batch", [1, 4])
@@ -187,6 +213,116 @@ def test_criteria_are_asked_once_per_committed_token():
         seen.append((criterion.seen, out.tolist()))
     assert seen[0] == seen[1]
     assert len(seen[0][0]) == 10
+
+
+class Watch(StoppingCriteria):
+    """Notes how many scores it gets."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.seen.append((input_ids.shape[1], len(scores), int(scores[-1].argmax())))
+        return torch.zeros(1, dtype=torch.bool)
+
+
+def test_criteria_get_the_scores_of_every_token():
+    target = tiny.make_model()
+    seen = []
+    for draft in (None, tiny.near_copy(target)):
+        watch = Watch()
+        with sv.enabled(target):
+            target.generate(
+                **tiny.prompts(1),
+                max_new_tokens=12,
+                do_sample=False,
+                output_scores=True,
+                return_dict_in_generate=True,
+                assistant_model=draft,
+                stopping_criteria=StoppingCriteriaList([watch]),
+            )
+        seen.append(watch.seen)
+    assert seen[0] == seen[1]
+
+
+class Flag(StoppingCriteria):
+    """A stop button: somebody sets `pressed` from outside. Not to be copied."""
+
+    def __init__(self, after):
+        self.after, self.pressed, self.lock = after, False, threading.Lock()
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.pressed |= input_ids.shape[1] >= self.after
+        return torch.full((len(input_ids),), self.pressed)
+
+
+def test_a_stop_button_works_in_a_batch():
+    target = tiny.make_model()
+    flag = Flag(14)
+    with sv.enabled(target):
+        out = target.generate(
+            **tiny.prompts(3),
+            max_new_tokens=30,
+            do_sample=False,
+            assistant_model=tiny.near_copy(target),
+            stopping_criteria=StoppingCriteriaList([flag]),
+        )
+    assert flag.pressed
+    assert out.shape[1] <= 15
+
+
+class LaterEnd(EosTokenCriteria):
+    """A subclass decides otherwise: end tokens count from the twentieth token on."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return super().__call__(input_ids, scores) & (input_ids.shape[1] >= 20)
+
+
+def test_a_subclass_of_a_host_criterion_is_asked_itself():
+    target = tiny.make_model()
+    inputs = tiny.prompts(1)
+    arguments = {
+        "max_new_tokens": 30,
+        "do_sample": False,
+        "eos_token_id": None,
+        "stopping_criteria": StoppingCriteriaList([LaterEnd(list(range(3, 40)))]),
+    }
+    plain = target.generate(**inputs, **arguments)
+    with sv.enabled(target):
+        ours = target.generate(**inputs, assistant_model=tiny.near_copy(target), **arguments)
+    assert 20 <= plain.shape[1] < 39
+    assert torch.equal(plain, ours)
+
+
+def test_a_large_limit_costs_nothing():
+    target = tiny.make_model()
+    inputs = tiny.prompts(2)
+    arguments = {
+        "max_new_tokens": 10**9,
+        "do_sample": False,
+        "eos_token_id": list(range(3, 20)),
+        "repetition_penalty": 1.1,
+    }
+    with sv.enabled(target):
+        ours = target.generate(**inputs, assistant_model=tiny.near_copy(target), **arguments)
+    assert torch.equal(ours, target.generate(**inputs, **arguments))
+
+
+def test_rows_longer_than_the_first_room(monkeypatch):
+    monkeypatch.setattr("hf_specverify.decoding.state.INITIAL_ROOM", 3)
+    monkeypatch.setattr("hf_specverify.decoding.row_runner.INITIAL_ROOM", 3)
+    target = tiny.make_model()
+    plain, ours = both(target, tiny.near_copy(target), tiny.prompts(3), max_new_tokens=60)
+    assert torch.equal(plain.sequences, ours.sequences)
+
+
+def test_learned_positions_end_as_in_plain_generation():
+    target = tiny.make_model("gpt2", n_positions=16)
+    inputs = tiny.prompts(2)
+    plain, ours = both(target, tiny.near_copy(target), inputs, max_new_tokens=7)
+    assert torch.equal(plain.sequences, ours.sequences)
+    with sv.enabled(target), pytest.raises(ValueError, match="16 positions"):
+        target.generate(**inputs, max_new_tokens=24, do_sample=False, assistant_model=tiny.near_copy(target))
 
 
 class StopOn(StoppingCriteria):

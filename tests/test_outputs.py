@@ -53,6 +53,19 @@ def test_scores_and_states_of_committed_tokens(family, batch, chunk):
                 close(theirs[:, start:, padding:], mine[:, start:, padding:])
 
 
+@pytest.mark.filterwarnings("ignore:.*slower layout")
+@pytest.mark.parametrize("family", ["llama", "bloom", "gpt_neo"])
+def test_states_of_a_prompt_of_one_token(family):
+    target = tiny.make_model(family, attention="eager")
+    inputs = {"input_ids": torch.tensor([[7], [9]])}
+    plain = target.generate(**inputs, **EVERYTHING)
+    with sv.enabled(target):
+        ours = target.generate(**inputs, assistant_model=tiny.near_copy(target), **EVERYTHING)
+    for token in range(3):
+        for theirs, mine in zip(plain.hidden_states[token], ours.hidden_states[token], strict=True):
+            close(theirs, mine)
+
+
 def close(theirs, mine):
     assert theirs.shape == mine.shape
     finite = torch.isfinite(theirs)

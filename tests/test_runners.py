@@ -1,10 +1,13 @@
 """The cache after every kind of block: rejected tokens leave no trace, finished rows leave the others alone."""
 
+import warnings
+
 import pytest
 import tiny
 import torch
 
 from hf_specverify.decoding.hole_runner import HoleRunner
+from hf_specverify.decoding.probe import make_runner
 from hf_specverify.decoding.row_runner import RowRunner
 from hf_specverify.decoding.single_runner import SingleRunner
 from hf_specverify.decoding.timing import Stopwatch
@@ -80,5 +83,36 @@ def test_the_probe_rejects_a_layout_that_is_silently_wrong():
     traits = model_traits(model)
     sequences, reference, noise = _reference(model, traits)
     assert noise < 1e-5
-    assert _error(RowRunner, model, traits, sequences, reference) > 1e-3
-    assert _error(SingleRunner, model, traits, sequences, reference) < 1e-5
+    assert _error(RowRunner, model, traits, sequences, reference)[0] > 1e-3
+    assert _error(SingleRunner, model, traits, sequences, reference)[0] < 1e-5
+
+
+def test_the_probe_does_not_take_a_lack_of_memory_for_a_verdict(monkeypatch):
+    model = tiny.make_model()
+
+    def exhausted(self, *arguments, **options):
+        raise torch.OutOfMemoryError("no memory left")
+
+    monkeypatch.setattr(RowRunner, "forward", exhausted)
+    with pytest.raises(torch.OutOfMemoryError):
+        make_runner(model, Stopwatch(), "target")
+    monkeypatch.undo()
+    assert isinstance(make_runner(model, Stopwatch(), "target"), RowRunner)
+
+
+def test_the_probe_knows_models_of_one_class_apart(monkeypatch):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.3}
+    layouts = []
+    for alibi in (False, True):
+        monkeypatch.setitem(tiny.FAMILIES, "falcon", {**sizes, "alibi": alibi, **tiny.COMMON})
+        model = tiny.make_model("falcon", attention="eager")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            layouts.append(make_runner(model, Stopwatch(), "target").layout)
+    assert layouts == ["row cache", "masked holes"]
+
+
+def test_a_refusal_names_training_mode():
+    model = tiny.make_model("gpt2", attention="eager", attn_pdrop=0.5, resid_pdrop=0.5).train()
+    with pytest.raises(ValueError, match="training mode"):
+        make_runner(model, Stopwatch(), "target")

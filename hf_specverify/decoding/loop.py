@@ -70,7 +70,7 @@ class SpeculativeLoop:
     def _step(self) -> StepRecord:
         state = self.state
         with self.stopwatch.measure("schedule"):
-            lengths = self.schedule.draft_lengths(state.room())
+            lengths = self.schedule.draft_lengths(state.room(self.target.traits.max_positions))
         drafts = self.session.propose(state, lengths)
         output = self._score(drafts)
         with self.stopwatch.measure("verify"):
@@ -130,12 +130,14 @@ class SpeculativeLoop:
         accepted, stopped = verdict.accepted.tolist(), stops.tolist()
         counts = [_first(row[: count + 1]) for row, count in zip(stopped, accepted, strict=True)]
         finished = [row[count - 1] for row, count in zip(stopped, counts, strict=True)]
-        self._check_text(tokens, counts, finished)
+        self.recorder.step(rows, before, counts, output, scores)
+        if self.stopping.needs_text:
+            self._check_text(tokens, counts, finished)
+            self.recorder.trim(rows, [start + count for start, count in zip(before, counts, strict=True)])
         if self.stopping.out_of_time():
             finished = [True] * len(finished)
         state.commit(tokens, counts)
         self.plan.commit(rows, counts)
-        self.recorder.step(rows, before, counts, output, scores)
         self._stream(tokens, counts)
         self.session.commit(state, accepted, scores)
         if any(finished):
@@ -144,8 +146,6 @@ class SpeculativeLoop:
 
     def _check_text(self, tokens: Tensor, counts: list[int], finished: list[bool]) -> None:
         """Shorten rows that stop strings or custom criteria end; changes `counts` and `finished`."""
-        if not self.stopping.needs_text:
-            return
         ids = self.state.with_block(tokens, counts)
         found = self.stopping.stops_by_text(
             ids, self.state.rows, self.state.lengths, counts, self.recorder.scores_until

@@ -1,4 +1,4 @@
-"""Which runner is right for a model: tried out on the model itself, once per class.
+"""Which runner is right for a model: tried out on the model itself, once per model.
 
 The configuration says what a model claims; a tiny ragged forward against the plain one says what its code does. Some
 families ignore a 4D mask, or index their own buffers by cache slot, without an error: only the numbers show it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -17,11 +18,13 @@ from .row_runner import RowRunner
 from .runner import OutputFlags, Runner
 from .single_runner import SingleRunner
 from .timing import Stopwatch
-from .traits import ModelTraits, model_traits
+from .traits import ModelTraits, input_device, model_traits
 
-_CHOSEN: dict[tuple[object, ...], type[Runner]] = {}
+# By model object and attention implementation: two models of one class may differ in what matters (alibi, windows).
+_CHOSEN: WeakKeyDictionary[Any, dict[str, type[Runner]]] = WeakKeyDictionary()
 _LENGTHS, _BLOCK, _ACCEPTED = (3, 7), 4, (1, 3)
 _FLOOR = {torch.float64: 1e-9, torch.float32: 2e-5}  # relative to the largest logit; 16 bit types: 3e-2
+_CEILING = {torch.float64: 1e-6, torch.float32: 1e-2}  # of what noise may excuse; 16 bit types: 1e-1
 
 
 def make_runner(model: Any, stopwatch: Stopwatch, phase: str, flags: OutputFlags | None = None) -> Runner:
@@ -31,29 +34,38 @@ def make_runner(model: Any, stopwatch: Stopwatch, phase: str, flags: OutputFlags
         ValueError: if none is; the message names the layer types.
     """
     traits = model_traits(model)
-    key = (type(model), traits.attention, tuple(traits.patterns.items()), traits.unknown_layer_types, model.dtype)
-    if key not in _CHOSEN:
-        _CHOSEN[key] = _choose(model, traits)
-    return _CHOSEN[key](model, traits, stopwatch, phase, flags)
+    chosen = _CHOSEN.setdefault(model, {})
+    if traits.attention not in chosen:
+        chosen[traits.attention] = _choose(model, traits)
+    return chosen[traits.attention](model, traits, stopwatch, phase, flags)
 
 
 def _choose(model: Any, traits: ModelTraits) -> type[Runner]:
+    tried: list[str] = []
     with torch.no_grad():
-        sequences, reference, noise = _reference(model, traits)
-        floor = _FLOOR.get(model.dtype, 3e-2)
-        tolerance = max(floor, min(8 * noise, 10 * floor))
-        tried: list[str] = []
+        try:
+            sequences, reference, noise = _reference(model, traits)
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            raise ValueError(_refusal(model, traits, [f"row by row ({error!r})"])) from error
+        tolerance = max(_FLOOR.get(model.dtype, 3e-2), min(8 * noise, _CEILING.get(model.dtype, 1e-1)))
         for runner in _candidates(traits):
-            error = _error(runner, model, traits, sequences, reference)
-            if error <= tolerance:
+            distance, why = _error(runner, model, traits, sequences, reference)
+            if distance <= tolerance:
                 if runner is not RowRunner:
                     warnings.warn(_notice(model, traits, runner, tried), UserWarning, stacklevel=2)
                 return runner
-            tried.append(f"{runner.layout} (relative error {error:.1e})")
-    layers = f"; its layer types are {sorted({*traits.patterns, *traits.unknown_layer_types})}"
-    raise ValueError(
+            tried.append(f"{runner.layout} ({why})")
+    raise ValueError(_refusal(model, traits, tried))
+
+
+def _refusal(model: Any, traits: ModelTraits, tried: list[str]) -> str:
+    layers = sorted({*traits.patterns, *traits.unknown_layer_types})
+    training = "; it is in training mode, call its eval() first" if model.training else ""
+    return (
         f"{type(model).__name__} can't be rolled back exactly with any cache layout, which speculative decoding needs "
-        f"(tried: {', '.join(tried)}{layers})"
+        f"(tried: {', '.join(tried)}; its layer types are {layers}{training})"
     )
 
 
@@ -78,13 +90,11 @@ def _reference(model: Any, traits: ModelTraits) -> tuple[list[Tensor], list[Tens
     The noise is how far the host's own cached decoding of one row is from its uncached forward.
     """
     generator = torch.Generator().manual_seed(0)
-    device = model.get_input_embeddings().weight.device
+    device = input_device(model)
     sizes = [length + accepted + 2 for length, accepted in zip(_LENGTHS, _ACCEPTED, strict=True)]
     high = min(traits.vocabulary_size, 1000)
     sequences = [torch.randint(high, (size,), generator=generator).to(device) for size in sizes]
-    reference = [
-        model(input_ids=row[None], use_cache=False, return_dict=True).logits[0, -2:].float() for row in sequences
-    ]
+    reference = [_plain_logits(model, traits, row)[-2:] for row in sequences]
     runner = SingleRunner(model, traits, Stopwatch(), "target")
     row = sequences[-1]
     nothing = torch.ones(1, len(row), dtype=torch.bool)
@@ -93,16 +103,25 @@ def _reference(model: Any, traits: ModelTraits) -> tuple[list[Tensor], list[Tens
     return sequences, reference, _relative(cached, reference[-1])
 
 
+def _plain_logits(model: Any, traits: ModelTraits, row: Tensor) -> Tensor:
+    positions = {"position_ids": torch.arange(len(row), device=row.device)[None]} if traits.takes_position_ids else {}
+    logits: Tensor = model(input_ids=row[None], use_cache=False, return_dict=True, **positions).logits
+    return logits[0].float()
+
+
 def _error(
     kind: type[Runner], model: Any, traits: ModelTraits, sequences: list[Tensor], reference: list[Tensor]
-) -> float:
-    """Largest relative error of the logits after a ragged block with rejections; infinite if the model refuses."""
+) -> tuple[float, str]:
+    """Largest relative error of the logits after a ragged block with rejections, and the same in words."""
     try:
         logits = _ragged_logits(kind(model, traits, Stopwatch(), "target"), sequences)
-    except Exception:
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
         # Whatever a model raises when it is handed an unusual mask or cache, it means: not this layout.
-        return float("inf")
-    return max(_relative(ours, right) for ours, right in zip(logits, reference, strict=True))
+        return float("inf"), repr(error)
+    distance = max(_relative(ours, right) for ours, right in zip(logits, reference, strict=True))
+    return distance, f"relative error {distance:.1e}"
 
 
 def _relative(ours: Tensor, right: Tensor) -> float:

@@ -171,20 +171,23 @@ class _RowCopies:
         self._copy(processor)
 
     def __call__(self, scores: Tensor, block: Block) -> None:
-        """Process (A, n, V) scores in place."""
+        """Process (A, n, V) scores in place, up to the first drafted token that the processor forbids.
+
+        Such a token can't be accepted, so nothing behind it matters; and plain generation would never show the
+        processor a text with it, which a grammar may not even be able to read.
+        """
         for place, row in enumerate(block.rows):
             state = self.committed.get(row, self.original)
             self.trail[row] = []
             for position in range(block.counts[place]):
+                length = block.starts[place] + position
                 state = self._copy(state)
-                scores[place, position] = self._call(state, scores[place, position], row, block, place, position)
+                scores[place, position] = _for_row(state, row, block.ids[:, :length], scores[place, position])
                 self.trail[row].append(state)
-
-    def _call(self, state: Any, scores: Tensor, row: int, block: Block, place: int, position: int) -> Tensor:
-        batch = scores.new_zeros(block.ids.shape[0], scores.shape[-1])
-        batch[row] = scores
-        processed: Tensor = state(block.ids[:, : block.starts[place] + position], batch)
-        return processed[row]
+                if position + 1 == block.counts[place]:
+                    break  # nothing is drafted behind the last position
+                if scores[place, position, block.ids[row, length]] == -torch.inf:
+                    break
 
     def commit(self, rows: list[int], committed: list[int]) -> None:
         for row, count in zip(rows, committed, strict=True):
@@ -193,19 +196,32 @@ class _RowCopies:
         self.trail.clear()
 
     def _copy(self, processor: Any) -> Any:
-        # Models and tokenizers that a processor holds are shared, not copied.
-        shared = (
-            {id(value): value for value in vars(processor).values() if _is_shared(value)}
-            if hasattr(processor, "__dict__")
-            else {}
-        )
         try:
-            return copy.deepcopy(processor, shared)
+            return copy.deepcopy(processor, shared_parts(processor))
         except Exception as error:
             raise ValueError(
                 f"logits_processor: {type(processor).__name__} can't be copied ({error}), which speculative decoding "
                 "needs to call it on drafted positions; allowed: processors that copy.deepcopy can copy"
             ) from error
+
+
+def _for_row(processor: Any, row: int, ids: Tensor, scores: Tensor) -> Tensor:
+    """One row's (V,) scores from a processor that may know rows by their place in the batch."""
+    if type(processor) is host.PrefixConstrainedLogitsProcessor:
+        # Other rows hold filler at this length, which the user's function must not see.
+        allowed = processor._prefix_allowed_tokens_fn
+        processor = host.PrefixConstrainedLogitsProcessor(lambda _, text: allowed(row, text), num_beams=1)
+        alone: Tensor = processor(ids[row : row + 1], scores[None])
+        return alone[0]
+    batch = scores.new_zeros(ids.shape[0], scores.shape[-1])
+    batch[row] = scores
+    processed: Tensor = processor(ids, batch)
+    return processed[row]
+
+
+def shared_parts(value: Any) -> dict[int, Any]:
+    """What a copy of `value` shares with it: the models and tokenizers that it holds. A memo for copy.deepcopy."""
+    return {id(part): part for part in getattr(value, "__dict__", {}).values() if _is_shared(part)}
 
 
 def _is_shared(value: Any) -> bool:

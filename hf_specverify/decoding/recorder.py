@@ -48,7 +48,7 @@ class Recorder:
                 if self._scores is not None and scores is not None:
                     _put(self._scores, token, row, scores[place, position].clone())
                 if self._logits is not None:
-                    _put(self._logits, token, row, output.logits[place, position].float())
+                    _put(self._logits, token, row, output.logits[place, position].to(torch.float32, copy=True))
                 if self._hidden is not None and output.hidden_states is not None:
                     states = tuple(layer[place, position].clone() for layer in output.hidden_states)
                     _put(self._hidden, token, row, states)
@@ -56,6 +56,15 @@ class Recorder:
                     seen = length + position
                     weights = tuple(layer[place, :, position, :seen].clone() for layer in output.attentions)
                     _put(self._attentions, token, row, weights)
+
+    def trim(self, rows: list[int], lengths: list[int]) -> None:
+        """Forget what was kept of row rows[i] behind lengths[i] tokens."""
+        for entries in (self._scores, self._logits, self._hidden, self._attentions):
+            for row, length in zip(rows, lengths, strict=True):
+                for entry in (entries or [])[length - self.prompt_length :]:
+                    entry.pop(row, None)
+            while entries and not entries[-1]:
+                entries.pop()
 
     def scores_until(self, length: int) -> Layers | None:
         """The scores as a criterion gets them once rows have `length` tokens."""

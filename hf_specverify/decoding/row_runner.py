@@ -32,6 +32,7 @@ class RowRunner(Runner):
             raw = self._uniform(tokens[:, start:stop], valid[:, :stop], 1)
             self.prompt_outputs.append(ForwardOutput(raw.logits, raw.hidden_states, raw.attentions))
         self.waiting: Tensor | None = tokens[:, slice(*last)] if last[1] else None
+        self.valid = valid
 
     def forward(self, tokens: Tensor, counts: list[int], last_only: bool = False) -> ForwardOutput:
         """Feed a block; filler behind counts[b] lands in slots that the row overwrites before it can see them."""
@@ -64,7 +65,7 @@ class RowRunner(Runner):
         """The rest of the prompt and the first block in one pass; only the block's outputs are returned."""
         together = torch.cat([prompt, block], dim=1)
         cached = self.lengths[0]
-        valid = torch.nn.functional.pad(self.prompt_valid[:, :cached], (0, block.shape[1]), value=True)
+        valid = torch.nn.functional.pad(self.valid, (0, block.shape[1]), value=True)
         count = prompt.shape[1]
         raw = self._uniform(together, valid, keep if isinstance(keep, int) else keep + count)
         logits = raw.logits if self.traits.takes_logits_to_keep else raw.logits[:, count:]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .timing import Stopwatch
-from .traits import ModelTraits
+from .traits import ModelTraits, input_device
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Runner(ABC):
         self.model, self.traits = model, traits
         self.stopwatch, self.phase = stopwatch, phase
         self.flags = flags or OutputFlags()
-        self.device = model.get_input_embeddings().weight.device
+        self.device = input_device(model)
         self.lengths: list[int] = []
         self.prompt_outputs: list[ForwardOutput] = []
 

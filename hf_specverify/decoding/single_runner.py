@@ -34,7 +34,7 @@ class SingleRunner(Runner):
         if not self.recurrent:
             for cache in self.caches:
                 cache.activate_past_recording()
-        if self.flags.any:
+        if self.flags.any and any(per_row):
             self.prompt_outputs = [assemble_prefill(per_row, self.padding, tokens.shape[1])]
 
     def _prefill_row(self, row: int, tokens: Tensor, chunk: int | None) -> list[Any]:

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+INITIAL_ROOM = 256  # columns behind the prompt
+
 
 class BatchState:
     """Committed tokens of every row, and which rows are still at work.
@@ -15,6 +17,7 @@ class BatchState:
 
     Attributes:
         ids: (B, capacity) on the target's device: the left-padded prompts and the committed tokens; behind them filler.
+            The capacity grows with the rows.
         host_ids: the same committed tokens in host memory, for drafters that search text.
         prompt_valid: (B, T) bool, False for padding.
         lengths: tokens (padding included) by active row.
@@ -24,10 +27,9 @@ class BatchState:
     def __init__(self, prompt: Tensor, prompt_valid: Tensor, max_length: int, pad_token: int) -> None:
         batch, self.prompt_length = prompt.shape
         self.max_length, self.pad_token = max_length, pad_token
-        self.ids = torch.full((batch, max_length), pad_token, dtype=torch.long, device=prompt.device)
-        self.ids[:, : self.prompt_length] = prompt
-        self.host_ids: np.ndarray[tuple[int, int], np.dtype[np.int64]] = np.full((batch, max_length), pad_token)
-        self.host_ids[:, : self.prompt_length] = prompt.cpu().numpy()
+        self.ids = prompt
+        self.host_ids: np.ndarray[tuple[int, int], np.dtype[np.int64]] = prompt.cpu().numpy()
+        self._grow(self.prompt_length + INITIAL_ROOM)
         self.prompt_valid = prompt_valid
         self.host_padding = [int(count) for count in (~prompt_valid).sum(1)]
         self.rows = list(range(batch))
@@ -49,9 +51,24 @@ class BatchState:
         """(A,) tokens of each active row."""
         return torch.tensor(self.lengths, device=self.ids.device)
 
-    def room(self) -> list[int]:
-        """By active row: how many draft tokens can still be of use; the target's own token takes the last place."""
-        return [self.max_length - length - 1 for length in self.lengths]
+    def room(self, positions: int | None = None) -> list[int]:
+        """By active row: how many draft tokens can still be of use; the target's own token takes the last place.
+
+        Raises:
+            ValueError: if a row has used up all `positions` that the target knows (None: any number).
+        """
+        room = [self.max_length - length - 1 for length in self.lengths]
+        if positions is None:
+            return room
+        left = [
+            positions + self.host_padding[row] - length for row, length in zip(self.rows, self.lengths, strict=True)
+        ]
+        if min(left) < 0:
+            raise ValueError(
+                f"max_length={self.max_length}: a row has reached the {positions} positions that the target knows; "
+                "allowed: prompts and answers within them"
+            )
+        return [min(pair) for pair in zip(room, left, strict=True)]
 
     def tail(self, lengths: list[int]) -> tuple[Tensor, list[int]]:
         """What was committed behind lengths[i] in active row i: (A, m) tokens, filled up, and their counts."""
@@ -59,20 +76,27 @@ class BatchState:
         offsets = torch.tensor(lengths, device=self.ids.device)[:, None] + torch.arange(
             max(counts), device=self.ids.device
         )
-        return self.ids[self.row_index[:, None], offsets.clamp_(max=self.max_length - 1)], counts
+        return self.ids[self.row_index[:, None], offsets.clamp_(max=self.ids.shape[1] - 1)], counts
 
     def with_block(self, tokens: Tensor, counts: list[int]) -> Tensor:
-        """A copy of `ids`, m columns wider; behind active row i stand the first counts[i] of (A, m) tokens."""
-        ids = torch.nn.functional.pad(self.ids, (0, tokens.shape[1]), value=self.pad_token)
+        """A copy of `ids` up to the longest active row; behind row i stand the first counts[i] of (A, m) tokens."""
+        ids = torch.nn.functional.pad(self.ids[:, : max(self.lengths)], (0, tokens.shape[1]), value=self.pad_token)
         _write(ids, self.row_index, self.starts, tokens, torch.tensor(counts, device=ids.device))
         return ids
 
     def commit(self, tokens: Tensor, counts: list[int]) -> None:
         """Append the first counts[i] of (A, m) tokens to active row i."""
+        if max(self.lengths) + tokens.shape[1] > self.ids.shape[1]:
+            self._grow(2 * self.ids.shape[1] + tokens.shape[1])
         _write(self.ids, self.row_index, self.starts, tokens, torch.tensor(counts, device=self.ids.device))
         for row, length, count, new in zip(self.rows, self.lengths, counts, tokens.tolist(), strict=True):
             self.host_ids[row, length : length + count] = new[:count]
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+
+    def _grow(self, capacity: int) -> None:
+        more = capacity - self.ids.shape[1]
+        self.ids = torch.nn.functional.pad(self.ids, (0, more), value=self.pad_token)
+        self.host_ids = np.pad(self.host_ids, ((0, 0), (0, more)), constant_values=self.pad_token)
 
     def drop(self, finished: list[bool]) -> list[int]:
         """Let finished rows leave; returns the places, among the active rows, of those that stay."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -15,24 +14,24 @@ class Stopping:
     """Finds, in the tokens that a step is about to commit, the first at which a row stops.
 
     The end tokens, the maximum length and the maximum time are looked up for all rows at once. Stop strings are
-    checked by the host's own criterion on the rows that stand at the same length. Any other criterion may keep a
-    state: with one row it is called itself, with several each row has a copy; always once per committed token, in
-    order, with the whole batch.
+    checked by the host's own criterion. Any other criterion (or a subclass of these) is called itself, once per row
+    and committed token, in order, with the whole batch; in a batch of several rows it is called more often than plain
+    generation would, and what it says counts for the row that stands at that length.
 
     Args:
         criteria: the host's prepared list.
-        batch_size: rows of the batch as generate expanded it.
     """
 
-    def __init__(self, criteria: list[Any], batch_size: int) -> None:
-        self.eos = [item.eos_token_id for item in criteria if isinstance(item, host.EosTokenCriteria)]
-        self.lengths = [item.max_length for item in criteria if isinstance(item, host.MaxLengthCriteria)]
-        self.times = [item for item in criteria if isinstance(item, host.MaxTimeCriteria)]
-        self.strings = [item for item in criteria if isinstance(item, host.StopStringCriteria)]
-        simple = (host.EosTokenCriteria, host.MaxLengthCriteria, host.MaxTimeCriteria, host.StopStringCriteria)
-        self.others = [item for item in criteria if not isinstance(item, simple)]
-        self.copies = [self.others if batch_size == 1 else _copy(self.others) for _ in range(batch_size)]
-        self.max_length: int = min(self.lengths)
+    def __init__(self, criteria: list[Any]) -> None:
+        def of(kind: type) -> list[Any]:
+            # Exact types: a subclass may decide otherwise.
+            return [item for item in criteria if type(item) is kind]
+
+        self.eos = [item.eos_token_id for item in of(host.EosTokenCriteria)]
+        self.max_length: int = min(item.max_length for item in of(host.MaxLengthCriteria))
+        self.times, self.strings = of(host.MaxTimeCriteria), of(host.StopStringCriteria)
+        known = (host.EosTokenCriteria, host.MaxLengthCriteria, host.MaxTimeCriteria, host.StopStringCriteria)
+        self.others = [item for item in criteria if type(item) not in known]
 
     @property
     def needs_text(self) -> bool:
@@ -87,16 +86,5 @@ class Stopping:
 
     def _other(self, row: int, ids: Tensor, scores: Any) -> bool:
         # Every criterion is called, as the host does, even where an earlier one has decided.
-        results = [torch.as_tensor(item(ids, scores)) for item in self.copies[row]]
-        return any(bool(result[row] if result.ndim else result) for result in results)
-
-
-def _copy(criteria: list[Any]) -> list[Any]:
-    try:
-        return copy.deepcopy(criteria)
-    except Exception as error:
-        names = [type(item).__name__ for item in criteria]
-        raise ValueError(
-            f"stopping_criteria: {names} can't be copied ({error}), which a batch of rows of different length needs; "
-            "allowed: criteria that copy.deepcopy can copy, or a batch of one row"
-        ) from error
+        results = [torch.as_tensor(item(ids, scores)).expand(len(ids)) for item in self.others]
+        return any(bool(result[row]) for result in results)

@@ -45,6 +45,20 @@ class ModelTraits:
         return not self.unknown_layer_types and set(self.patterns.values()) == {AttentionPattern()}
 
 
+def input_device(model: Any) -> torch.device:
+    """Where a model takes its input ids; offloaded weights are on meta, and their hook knows the device."""
+    device: torch.device = model.get_input_embeddings().weight.device
+    if device.type == "meta":
+        hook = getattr(model, "_hf_hook", None) or getattr(model.get_input_embeddings(), "_hf_hook", None)
+        execution = getattr(hook, "execution_device", None)
+        if execution is None:
+            raise ValueError(
+                f"{type(model).__name__} is on the device 'meta', without weights; allowed: any real device"
+            )
+        device = torch.device(execution)
+    return device
+
+
 def model_traits(model: Any) -> ModelTraits:
     """Read the traits of `model`, a Transformers causal language model."""
     config = model.config.get_text_config(decoder=True)

@@ -98,9 +98,11 @@ class _DraftModelSession(DraftSession):
     def _prefill(self, state: BatchState) -> None:
         length = min(state.lengths) - 1
         rows = state.row_index
-        valid = state.prompt_valid[rows]
+        prompt_valid = state.prompt_valid[rows]
+        # Where drafting begins late, committed tokens stand behind the prompt.
+        valid = torch.nn.functional.pad(prompt_valid, (0, max(0, length - prompt_valid.shape[1])), value=True)
         prompt = self._known(state.ids[rows, :length])
-        self.runner.prefill(prompt, valid[:, :length], valid, self.prefill_chunk)
+        self.runner.prefill(prompt, valid[:, :length], prompt_valid, self.prefill_chunk)
         self._prefilled = True
 
     def _forward(self, tokens: Tensor) -> Tensor:

@@ -9,7 +9,10 @@ from typing import Any
 
 import torch
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from torch import Tensor
+
+from ..decoding.traits import input_device
 
 # Heads are padded to round numbers of rows; two tokenizers hardly ever differ by so little.
 LARGEST_PADDING = 1024
@@ -30,8 +33,10 @@ def check_partner(target: Any, other: Any, argument: str, tokenizers: tuple[Any,
     Raises:
         ValueError: naming both models.
     """
-    if other.get_input_embeddings().weight.device.type == "meta":
-        raise ValueError(f"{argument} is on the device 'meta', without weights; allowed: any real device")
+    try:
+        input_device(other)
+    except ValueError as error:
+        raise ValueError(f"{argument}: {error}") from None
     if None not in tokenizers:
         clashes: tuple[str, ...] | None = _clashes(*(tokenizer.get_vocab() for tokenizer in tokenizers))
     else:
@@ -89,11 +94,18 @@ def _tokenizer_file(model: Any) -> _File | None:
         return None
     local = Path(name) / "tokenizer.json"
     if not local.is_file():
-        found = None if Path(name).exists() or name.count("/") > 1 else try_to_load_from_cache(name, "tokenizer.json")
+        found = None if Path(name).exists() else _cached(name)
         if not isinstance(found, str):
             return None
         local = Path(found)
     return str(local), local.stat().st_mtime_ns
+
+
+def _cached(name: str) -> object:
+    try:
+        return try_to_load_from_cache(name, "tokenizer.json")
+    except HFValidationError:  # a folder that is gone, or a name of the user's own
+        return None
 
 
 @lru_cache(maxsize=32)
@@ -107,7 +119,10 @@ def _clashes_of_files(first: _File | None, second: _File | None) -> tuple[str, .
 
 def _read_vocabulary(path: str) -> dict[str, int] | None:
     """{token: id} of a tokenizer.json; None where it is kept in another form."""
-    content = json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        return None
     vocabulary = content.get("model", {}).get("vocab")
     if isinstance(vocabulary, list):
         vocabulary = {entry[0]: index for index, entry in enumerate(vocabulary)}

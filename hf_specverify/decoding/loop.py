@@ -95,11 +95,12 @@ class SpeculativeLoop:
             )
             verdict, scores = self._verify_rows(part, logits[places], block and block.part(places))
             verdicts.append(verdict)
-            kept.append(scores)
+            if self.recorder.wants_scores:
+                kept.append(scores)
         verdict = BatchVerdict(
             torch.cat([part.accepted for part in verdicts]), torch.cat([part.next_token for part in verdicts])
         )
-        return verdict, torch.cat(kept) if self.recorder.wants_scores else None
+        return verdict, torch.cat(kept) if kept else None
 
     def _verify_rows(self, drafts: DraftBatch, logits: Tensor, block: Block | None) -> tuple[BatchVerdict, Tensor]:
         scores = self.plan(logits, block)

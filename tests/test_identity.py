@@ -5,6 +5,7 @@ import threading
 import pytest
 import tiny
 import torch
+from tokenizing import byte_tokenizer
 from transformers import EosTokenCriteria, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 import hf_specverify as sv
@@ -46,6 +47,26 @@ def test_every_family(family, attention, batch):
     report = ours.speculation
     assert report.layout == LAYOUTS.get(family, "row cache")
     assert 0 < report.accepted < report.verified, "the draft must be partly right for this to test anything"
+
+
+@pytest.mark.filterwarnings("ignore:.*slower layout")
+@pytest.mark.parametrize(("family", "attention"), FAMILY_CASES)
+@pytest.mark.parametrize("option", ["processors", "ends", "stop strings"])
+def test_every_family_with_options(family, attention, option):
+    target = tiny.make_model(family, attention=attention, vocabulary=259)
+    inputs, tokenizer = tiny.prompts(3, vocabulary=259), byte_tokenizer()
+    letters = [index for token, index in tokenizer.get_vocab().items() if token.isascii() and token.isalnum()]
+    limits = {"suppress_tokens": [index for index in range(259) if index not in letters]}
+    free = target.generate(**inputs, max_new_tokens=LENGTH, do_sample=False, **limits)[:, 9:]
+    ends = [int(free[row, 4 + 3 * row]) for row in range(3)]
+    arguments = {
+        "processors": PROCESSORS["several"],
+        "ends": {**limits, "eos_token_id": ends},
+        "stop strings": {**limits, "stop_strings": tokenizer.convert_ids_to_tokens(ends), "tokenizer": tokenizer},
+    }[option]
+    plain, ours = both(target, tiny.near_copy(target, 0.01), inputs, **arguments)
+    assert torch.equal(plain.sequences, ours.sequences)
+    assert option == "processors" or plain.sequences.shape[1] < 9 + LENGTH
 
 
 @pytest.mark.parametrize("family", tiny.REFUSED)

@@ -145,8 +145,9 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals_come_up_front_with_a_reason(name):
     target = tiny.make_model()
-    with sv.enabled(target), pytest.raises(ValueError, match=f"(?s)does not support.*{name}"):
-        target.generate(**tiny.prompts(2), assistant_model=tiny.near_copy(target), max_new_tokens=5, **REFUSED[name])
+    call = {**tiny.prompts(2), **REFUSED[name]}
+    with sv.enabled(target), pytest.raises(ValueError, match=rf"(?s)does not support.*{name}"):
+        target.generate(**call, assistant_model=tiny.near_copy(target), max_new_tokens=5)
 
 
 def test_other_inputs_are_refused():

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from hf_specverify.verification.base import BatchVerdict, Verdict, Verifier, VerifierInfo
+from typing import get_args
+
+from hf_specverify.verification.base import BatchVerdict, DraftKind, Verdict, Verifier, VerifierInfo
+from hf_specverify.verification.block import BlockVerification
+from hf_specverify.verification.bound import optimal_acceptance
 from hf_specverify.verification.draws import Draws, GeneratorDraws
-from hf_specverify.verification.greedy import verify_greedy
+from hf_specverify.verification.greedy import verify_greedy, verify_greedy_trees
+from hf_specverify.verification.greedy_multipath_block import GreedyMultipathBlockVerification
+from hf_specverify.verification.hierarchical import HierarchicalVerification
+from hf_specverify.verification.k_seq import KSeqVerification
+from hf_specverify.verification.multi_round import MultiRoundVerification
+from hf_specverify.verification.multi_round_without_replacement import MultiRoundWithoutReplacementVerification
+from hf_specverify.verification.naive import NaiveVerification
 from hf_specverify.verification.token import TokenVerification
+from hf_specverify.verification.traversal import TraversalVerification
 
 __all__ = [
     "BatchVerdict",
+    "BlockVerification",
+    "DraftKind",
     "Draws",
     "GeneratorDraws",
+    "GreedyMultipathBlockVerification",
+    "HierarchicalVerification",
+    "KSeqVerification",
+    "MultiRoundVerification",
+    "MultiRoundWithoutReplacementVerification",
+    "NaiveVerification",
     "TokenVerification",
+    "TraversalVerification",
     "Verdict",
     "Verifier",
     "VerifierInfo",
     "get_verifier",
+    "optimal_acceptance",
     "register_verifier",
     "verifiers",
     "verify_greedy",
+    "verify_greedy_trees",
 ]
 
 _REGISTRY: dict[str, Verifier] = {}
@@ -29,12 +51,13 @@ def register_verifier(verifier: Verifier) -> None:
 
     Raises:
         TypeError: if it is not an instance of `Verifier`.
-        ValueError: if the name is taken.
+        ValueError: if the name is taken, or what it says of the drafts that it takes is unknown.
     """
     if not isinstance(verifier, Verifier):
         raise TypeError(f"verifier must be an instance of Verifier, got {verifier!r}")
     if verifier.info.name in _REGISTRY:
         raise ValueError(f"verifier must have a new name, got {verifier.info.name!r}, which is registered already")
+    _check_info(verifier.info)
     _REGISTRY[verifier.info.name] = verifier
 
 
@@ -54,4 +77,23 @@ def get_verifier(name: str) -> Verifier:
     return _REGISTRY[name]
 
 
-register_verifier(TokenVerification())
+def _check_info(info: VerifierInfo) -> None:
+    structures, kinds = ("chain", "tree", "paths"), get_args(DraftKind)
+    if info.structure not in structures:
+        raise ValueError(f"verifier.info.structure must be one of {structures}, got {info.structure!r}")
+    if not isinstance(info.drafts, tuple) or not info.drafts or any(kind not in kinds for kind in info.drafts):
+        raise ValueError(f"verifier.info.drafts must be some of {kinds}, at least one, got {info.drafts!r}")
+
+
+for _verifier in (
+    TokenVerification(),
+    BlockVerification(),
+    HierarchicalVerification(),
+    GreedyMultipathBlockVerification(),
+    TraversalVerification(),
+    MultiRoundVerification(),
+    MultiRoundWithoutReplacementVerification(),
+    KSeqVerification(),
+    NaiveVerification(),
+):
+    register_verifier(_verifier)

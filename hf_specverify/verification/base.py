@@ -6,11 +6,18 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:  # the drafting package imports the draws of this one
-    from hf_specverify.drafting.tree import DraftBatch, DraftTree
+    from hf_specverify.drafting.batch import DraftBatch
+    from hf_specverify.drafting.tree import DraftTree
+    from hf_specverify.drafting.tree_batch import TreeBatch
     from hf_specverify.verification.draws import Draws
+
+DraftKind = Literal["independent", "without_replacement", "deterministic"]
+"""How the tokens after a node were drawn: independently of each other from one law; from it without replacement; or not
+drawn at all, the law of every token being one-hot on it."""
 
 
 @dataclass(frozen=True)
@@ -19,10 +26,12 @@ class VerifierInfo:
 
     Attributes:
         name: the name that selects it.
-        lossless: whether the output has exactly the law of sampling the target, for every draft.
-        structure: the drafts it can take: single chains, trees, or several paths.
-        paper: where the rule comes from.
+        lossless: whether the output has exactly the law of sampling the target, for every draft that it takes.
+        structure: the drafts it can take: single chains, trees, or several paths drawn independently.
+        paper: where the rule comes from, paper and section.
         summary: the rule in one sentence.
+        drafts: how tokens may have been drawn where a node has several children; the first is what a draft model does
+            by default. On a chain every kind is the same.
     """
 
     name: str
@@ -30,6 +39,7 @@ class VerifierInfo:
     structure: Literal["chain", "tree", "paths"]
     paper: str
     summary: str
+    drafts: tuple[DraftKind, ...] = ("independent", "deterministic")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,22 +57,25 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class BatchVerdict:
-    """The decisions on a batch of chains, on the target's device.
+    """The decisions on a batch, on the target's device.
 
     Attributes:
         accepted: (B,) long, how many tokens of each row are accepted.
         next_token: (B,) long, the verifier's own token after them.
+        path: (B, D) long, the accepted nodes of each row's tree, ignored beyond their number; None for chains, whose
+            nodes stand in order.
     """
 
     accepted: Tensor
     next_token: Tensor
+    path: Tensor | None = None
 
 
 class Verifier(ABC):
     """A rule that decides which draft tokens stay and which token follows them.
 
     A verifier holds no state and draws only through the `Draws` that it is given, so that its exact output law can be
-    computed (`hf_specverify.testing`).
+    computed (`hf_specverify.testing`). `verify` is all that a verifier must have.
     """
 
     info: VerifierInfo
@@ -72,7 +85,7 @@ class Verifier(ABC):
         """Decide on one tree: the readable form of the rule.
 
         Args:
-            tree: the draft tokens and their laws; rows of q may be sub-distributions (see `DraftTree`).
+            tree: the draft tokens and their laws, which may be sub-distributions (see `DraftTree`).
             p: (N + 1, V), the target's laws: row 0 at the root, row i + 1 after node i.
             draws: the source of randomness.
 
@@ -80,18 +93,25 @@ class Verifier(ABC):
             ValueError: if p has the wrong shape or the rule cannot take such a tree.
         """
 
-    @abstractmethod
-    def verify_batch(self, drafts: DraftBatch, p: Tensor, draws: Draws) -> BatchVerdict:
-        """Decide on the chains of a batch, without a loop over rows or tokens and without waiting for the device.
+    def verify_batch(self, drafts: DraftBatch | TreeBatch, p: Tensor, draws: Draws) -> BatchVerdict:
+        """Decide on the rows of a batch, here one after the other; a faster form must decide the same.
 
         Args:
-            drafts: the proposals; positions beyond a row's length do not exist.
-            p: (B, L + 1, V), the target's laws: row i at the place of token i; row `lengths[b]` is that of the bonus.
+            drafts: the proposals; positions and nodes beyond a row's own do not exist.
+            p: (B, N + 1, V), the target's laws: row 0 at the root, row i + 1 after token or node i.
             draws: the source of randomness.
 
         Raises:
-            ValueError: if p has the wrong shape.
+            ValueError: as `verify`.
         """
+        verdicts = []
+        for row, size in enumerate(drafts.lengths):
+            tree = drafts.tree(row, p.shape[2])
+            verdicts.append(self.verify(tree, p[row, : size + 1], draws))
+        longest = max((len(verdict.path) for verdict in verdicts), default=0)
+        path = torch.stack([torch.nn.functional.pad(v.path, (0, longest - len(v.path))) for v in verdicts])
+        accepted = torch.tensor([len(verdict.path) for verdict in verdicts]).to(p.device)
+        return BatchVerdict(accepted, torch.stack([verdict.next_token for verdict in verdicts]), path)
 
 
 def leading_run(flags: Tensor) -> Tensor:
@@ -99,16 +119,36 @@ def leading_run(flags: Tensor) -> Tensor:
     return flags.long().cumprod(dim=-1).sum(dim=-1)
 
 
+def wide(values: Tensor) -> Tensor:
+    """Half precision values as float32, others as they are."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def acceptance_probability(p: Tensor, q: Tensor) -> Tensor:
+    """Return min(1, p / q), elementwise; 1 where only q is 0, and 0 where both are."""
+    return torch.where(p >= q, (p > 0).to(p.dtype), p / q)
+
+
+def check_target(tree: DraftTree, p: Tensor) -> None:
+    """Check the target's laws for a tree.
+
+    Raises:
+        ValueError: if p is not (N + 1, V), with the V of the draft's laws where there are any.
+    """
+    vocabulary = p.shape[-1] if tree.laws is None else tree.laws.shape[1]
+    if p.shape != (tree.num_nodes + 1, vocabulary):
+        raise ValueError(f"p must have the shape ({tree.num_nodes + 1}, {vocabulary}), got {tuple(p.shape)}")
+
+
 def check_chain(tree: DraftTree, p: Tensor, name: str) -> None:
     """Check the arguments of a verifier that takes chains only.
 
     Raises:
-        ValueError: if `tree` is no chain or `p` does not have the shape of `tree.q`.
+        ValueError: if `tree` is no chain or `p` does not fit it.
     """
     if not tree.is_chain:
         raise ValueError(f"tree must be a chain for the verifier {name!r}, got parents {tree.parents.tolist()}")
-    if p.shape != tree.q.shape:
-        raise ValueError(f"p must have the shape of tree.q, {tuple(tree.q.shape)}, got {tuple(p.shape)}")
+    check_target(tree, p)
 
 
 def check_batch(drafts: DraftBatch, p: Tensor) -> None:

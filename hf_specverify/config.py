@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .verification import verifiers
+from .verification import VerifierInfo, verifiers
 
 VERIFY_LENGTHS = ("fixed",)
 
@@ -26,7 +26,7 @@ class SpeculationConfig:
     """Tokens drafted per step and row; None leaves it to the drafter (5 for a model, 10 for prompt lookup)."""
 
     num_draft_paths: int = 1
-    """Independent draft paths per step and row; the verifiers of this version take one."""
+    """Draft paths per step and row, for the verifiers that take trees or paths; equal prefixes are scored once."""
 
     verify_length: str = "fixed"
     """How many of the drafted tokens the target scores; `fixed` means all of them."""
@@ -42,7 +42,7 @@ class SpeculationConfig:
         _check(isinstance(self.verification, str) and self.verification in known, self, "verification", sorted(known))
         _check_integer(self, "num_draft_tokens", optional=True)
         _check_integer(self, "num_draft_paths")
-        _check(self.num_draft_paths == 1, self, "num_draft_paths", "1 (no verifier of this version takes more paths)")
+        self._check_paths(known)
         _check(self.verify_length in VERIFY_LENGTHS, self, "verify_length", list(VERIFY_LENGTHS))
         _check_temperature(self)
         if not isinstance(self.require_lossless, bool):
@@ -52,6 +52,14 @@ class SpeculationConfig:
             raise ValueError(
                 f"verification={self.verification!r} changes the output law, and require_lossless=True forbids that; "
                 f"allowed: {lossless}"
+            )
+
+    def _check_paths(self, known: Mapping[str, VerifierInfo]) -> None:
+        if self.num_draft_paths > 1 and known[self.verification].structure == "chain":
+            takers = sorted(name for name, info in known.items() if info.structure != "chain")
+            raise ValueError(
+                f"num_draft_paths={self.num_draft_paths}: verification={self.verification!r} takes single chains; "
+                f"allowed: 1, or one of the verifiers {takers}"
             )
 
     @classmethod

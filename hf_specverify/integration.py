@@ -133,6 +133,11 @@ class SpeculativeDecoding:
         stopping = Stopping(criteria)
         valid = _prompt_mask(ids, model_kwargs)
         state = BatchState(ids, valid, stopping.max_length, _pad_token(generation_config, stopping, len(ids)))
+        if self.config.num_draft_paths > 1 and not target.takes_trees:
+            raise ValueError(
+                f"num_draft_paths={self.config.num_draft_paths}: {type(model).__name__} runs in the layout "
+                f"'{target.layout}', which has no trees; allowed is 1"
+            )
         plan, sampling = ProcessorPlan(processors), bool(generation_config.do_sample)
         session = self.drafter.start(
             DraftingCall(
@@ -145,6 +150,8 @@ class SpeculativeDecoding:
                 stopwatch=stopwatch,
                 prefill_chunk=generation_config.prefill_chunk_size,
                 tokenizers=self.tokenizers,
+                verifier=get_verifier(self.config.verification).info,
+                num_paths=self.config.num_draft_paths,
             )
         )
         return SpeculativeLoop(

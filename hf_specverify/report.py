@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from itertools import pairwise
-from math import fsum, isfinite
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from math import fsum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .steps import COUNTS, MODES, Positions, StepRecord, check_seconds
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -19,70 +21,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MODES = ("speculative", "plain")
+__all__ = ["FORWARD_PHASES", "MODES", "PHASES", "SpeculationReport", "StepRecord"]
+
 PHASES = ("draft", "companion", "schedule", "target", "verify", "other")
 FORWARD_PHASES = ("draft", "companion", "target")
 
-_COUNTS = ("drafted", "verified", "accepted", "committed")
 _SOURCES = ("verification", "lossless", "drafter", "layout")
-_LIMITS = (("verified", "drafted", 0), ("accepted", "verified", 0), ("committed", "accepted", 1))
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """One step of a batch: what was drafted, scored, accepted and committed for each row in it.
-
-    The five tuples have one entry per row of the step, in the same order.
-
-    Attributes:
-        mode: ``"speculative"`` or ``"plain"`` (no draft at all).
-        rows: indices of the rows, into the batch as ``generate`` expanded it.
-        drafted: tokens proposed for each row.
-        verified: of these, tokens that the target scored.
-        accepted: of these, tokens that the verifier accepted.
-        committed: tokens appended to the row: the accepted ones and the verifier's own next token, less what a
-            stopping criterion cut off.
-        elapsed: seconds from the start of the call to the end of this step.
-
-    Raises:
-        TypeError, ValueError: a field has the wrong type or value, or the counts of a row contradict each other.
-    """
-
-    mode: str
-    rows: tuple[int, ...]
-    drafted: tuple[int, ...]
-    verified: tuple[int, ...]
-    accepted: tuple[int, ...]
-    committed: tuple[int, ...]
-    elapsed: float
-
-    def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode is {self.mode!r}; allowed are {', '.join(MODES)}")
-        for name in ("rows", *_COUNTS):
-            _check_counts(name, getattr(self, name), len(self.rows))
-        if len(set(self.rows)) < len(self.rows):
-            raise ValueError(f"rows is {self.rows}; a row may stand only once in a step")
-        for name, limit, extra in _LIMITS:
-            values, limits = getattr(self, name), getattr(self, limit)
-            if any(n > most + extra for n, most in zip(values, limits, strict=True)):
-                raise ValueError(f"{name} is {values}; allowed is at most {limit}{' + 1' * extra}; {limit} is {limits}")
-        _check_seconds("elapsed", self.elapsed)
-
-
-class _Positions(NamedTuple):
-    """How many leading positions of one row's block, in one step, are of each kind."""
-
-    stands: int  # drafted tokens that stand in the output
-    observed: int  # accepted, or the first one rejected: behind it nothing was decided
-    counted: int  # verified and not behind a cut
-
-    @classmethod
-    def of(cls, verified: int, accepted: int, committed: int) -> _Positions:
-        # Even the verifier's own next token is missing: a stopping criterion ended the row inside the block.
-        if committed <= accepted:
-            return cls(committed, committed, committed)
-        return cls(accepted, min(accepted + 1, verified), verified)
 
 
 @dataclass(frozen=True)
@@ -130,7 +74,7 @@ class SpeculationReport:
         """
         _match_fields("seconds", seconds, optional=PHASES)
         for phase, value in seconds.items():
-            _check_seconds(f"seconds[{phase!r}]", value)
+            check_seconds(f"seconds[{phase!r}]", value)
         for earlier, later in pairwise(steps):
             if later.elapsed < earlier.elapsed:
                 raise ValueError(f"elapsed is {later.elapsed} after {earlier.elapsed}; it may not run backwards")
@@ -143,9 +87,9 @@ class SpeculationReport:
         return report
 
     @cached_property
-    def _positions(self) -> list[_Positions]:
-        rows = ((s.verified, s.accepted, s.committed) for s in self.steps)
-        return [_Positions.of(*counts) for row in rows for counts in zip(*row, strict=True)]
+    def _positions(self) -> list[Positions]:
+        rows = ((s.depths, s.accepted, s.committed) for s in self.steps)
+        return [Positions.of(*counts) for row in rows for counts in zip(*row, strict=True)]
 
     @cached_property
     def drafted(self) -> int:
@@ -184,7 +128,7 @@ class SpeculationReport:
 
     @cached_property
     def acceptance_rate(self) -> float:
-        """Share of the verified draft tokens not behind a cut that stand in the output."""
+        """Share of the verified positions of a path, those not behind a cut, at which a draft token stands."""
         return _ratio(self.accepted, sum(p.counted for p in self._positions))
 
     @cached_property
@@ -194,9 +138,9 @@ class SpeculationReport:
         ``"conditional"``: given that all earlier positions were accepted. ``"unconditional"``: over all blocks that
         had the position verified and were not cut before it.
         """
-        length = max(self.verify_lengths, default=0)
+        length = max((depth for step in self.steps for depth in step.depths), default=0)
         stands, observed, counted = (
-            _reaching([getattr(p, kind) for p in self._positions], length) for kind in _Positions._fields
+            _reaching([getattr(p, kind) for p in self._positions], length) for kind in Positions._fields
         )
         return {
             "conditional": [_ratio(s, n) for s, n in zip(stands, observed, strict=True)],
@@ -308,22 +252,6 @@ class SpeculationReport:
         return figure
 
 
-def _check_counts(name: str, values: tuple[int, ...], length: int) -> None:
-    if not isinstance(values, tuple) or any(type(n) is not int for n in values):
-        raise TypeError(f"{name} is {values!r}; allowed is a tuple of int")
-    if len(values) != length:
-        raise ValueError(f"{name} has {len(values)} entries; rows has {length}")
-    if any(n < 0 for n in values):
-        raise ValueError(f"{name} is {values}; allowed is 0 or more")
-
-
-def _check_seconds(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is {value!r}; allowed is a number of seconds")
-    if not isfinite(value) or value < 0:
-        raise ValueError(f"{name} is {value}; allowed is a finite number of seconds, 0 or more")
-
-
 def _match_fields(where: str, data: object, required: Iterable[str] = (), optional: Iterable[str] = ()) -> None:
     if not isinstance(data, Mapping):
         raise TypeError(f"{where} is {data!r}; allowed is a mapping")
@@ -367,7 +295,7 @@ def _lines(report: SpeculationReport) -> Iterable[tuple[str, str]]:
     plain = report.mode_by_step.count("plain")
     yield "verification", _verdict(report)
     yield "drafter", f"{report.drafter}, {report.layout} layout"
-    yield "tokens", ", ".join(f"{getattr(report, name)} {name}" for name in _COUNTS)
+    yield "tokens", ", ".join(f"{getattr(report, name)} {name}" for name in COUNTS)
     yield "target passes", f"{report.target_passes} ({plain} plain), {report.row_passes} row passes"
     yield "tokens per pass", f"{report.tokens_per_target_pass:.2f} per row"
     yield "acceptance rate", f"{report.acceptance_rate:.3f}"

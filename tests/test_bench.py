@@ -271,7 +271,7 @@ def test_resuming_something_else_is_refused(target: Any, draft: Any, result: Ben
 def test_other_files_are_not_taken_for_results(tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     file.write_text('{"schema_version": 99}')
-    with pytest.raises(ValueError, match="schema_version=99; allowed: 1"):
+    with pytest.raises(ValueError, match="schema_version=99; allowed: 2"):
         BenchResult.load(file)
     file.write_text("no json")
     with pytest.raises(ValueError, match="is not JSON"):

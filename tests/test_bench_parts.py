@@ -29,6 +29,7 @@ def record(cell: str, speed: float, chunk: int = 0, **fields: Any) -> RunRecord:
         "prompts": (chunk,),
         "position": 0,
         "seed": 0,
+        "verification": "token",
         "new_tokens": (10,),
         "wall_seconds": 10 / speed,
         "time_to_first_token": (0.5,),
@@ -140,6 +141,15 @@ def test_cells_rotate_so_that_each_runs_in_each_position() -> None:
 
 def test_stock_runs_at_batch_1_only() -> None:
     assert [cell.name for cell in cells_for(SMALL, 2)] == ["plain", "ours L=2", "ours L=3"]
+    several = replace(SMALL, draft_lengths=(2,), verifications=("token", "block", "traversal:3"), stock=False)
+    names = ["plain", "ours L=2", "ours block L=2", "ours traversal:3 L=2"]
+    assert [cell.name for cell in cells_for(several, 1)] == names
+
+
+@pytest.mark.parametrize("text", ["tokens", "token:2", "traversal:x", "traversal:0", ""])
+def test_verifications_that_do_not_exist(text):
+    with pytest.raises(ValueError, match=f"verification='{text}'; allowed: a verifier, or verifier:paths"):
+        replace(SMALL, verifications=(text,))
 
 
 def test_blocks_have_seeds_of_their_own() -> None:
@@ -167,7 +177,7 @@ def test_ratios_pair_runs_of_the_same_block() -> None:
 
 
 def test_summary() -> None:
-    figures = SpeculationFigures(8, 6, 10, 4, 2.5, 0.75, {"target": 0.3, "other": 0.1}, 0.1)
+    figures = SpeculationFigures(8, 8, 6, 10, 4, 2.5, 0.75, {"target": 0.3, "other": 0.1}, 0.1)
     runs = [
         record("ours L=2", 20, identical_to_plain=(True,), speculation=figures, peak_memory_bytes=5),
         record("ours L=2", 30, 1, identical_to_plain=(False,), speculation=figures, peak_memory_bytes=7),

@@ -191,7 +191,9 @@ def test_conditional_rates_recover_independent_acceptance_in_spite_of_cuts():
         ({"rows": (3, 3)}, ValueError, "rows is"),
         ({"rows": (-1, 0)}, ValueError, "rows is"),
         ({"verified": (5, 4)}, ValueError, "verified is .* at most drafted"),
-        ({"accepted": (4, 4)}, ValueError, "accepted is .* at most verified"),
+        ({"accepted": (4, 4)}, ValueError, "accepted is .* at most depths"),
+        ({"depths": (4, 3)}, ValueError, "depths is .* at most verified"),
+        ({"depths": (3,)}, ValueError, "depths has 1 entries"),
         ({"accepted": (-1, 0)}, ValueError, "accepted is"),
         ({"committed": (4, 1)}, ValueError, r"committed is .* at most accepted \+ 1"),
         ({"committed": (-1, 1)}, ValueError, "committed is"),
@@ -323,3 +325,13 @@ def test_plot_does_without_global_state(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     assert make_report([make_step((4, 4, 1, 2))]).plot().axes
+
+
+def test_trees_count_nodes_as_work_and_depth_as_progress():
+    """Trees of 7 and 4 nodes, three and two levels deep: one is accepted to its end, the other not at all."""
+    step = StepRecord("speculative", (0, 1), (9, 9), (7, 4), (3, 0), (4, 1), 1.0, depths=(3, 2))
+    report = make_report([step])
+    assert (report.drafted, report.verified, report.accepted, report.committed) == (18, 11, 3, 5)
+    assert report.acceptance_rate == 3 / 5
+    assert report.acceptance_by_position == {"conditional": [1 / 2, 1.0, 1.0], "unconditional": [1 / 2, 1 / 2, 1.0]}
+    assert SpeculationReport.from_dict(json.loads(json.dumps(report.to_dict()))).steps == (step,)

@@ -69,7 +69,7 @@ def test_draft_with_a_larger_head():
     check_law(model(7), draft, {}, None)
 
 
-def check_law(target, draft, setting, draft_temperature):
+def check_law(target, draft, setting, draft_temperature, **options):
     """Chi-square of many sampled answers of each of two prompts in one batch, against the enumerated law."""
     prompts = [torch.tensor([1, 4, 2, 1, 4]), torch.tensor([3, 2])]
     ids = torch.zeros(2, 5, dtype=torch.long)
@@ -88,6 +88,7 @@ def check_law(target, draft, setting, draft_temperature):
                 num_draft_tokens=2,
                 generator=generator,
                 draft_temperature=draft_temperature,
+                **options,
                 **arguments,
             )[:, 5:]
             for row in range(2):
@@ -114,7 +115,7 @@ def test_the_check_would_see_a_wrong_law(monkeypatch):
     """With the verifier's q replaced by another law than the draft was drawn from, the chi-square test fails."""
     from hf_specverify.drafting import draft_model
 
-    honest = draft_model._DraftModelSession.propose
+    honest = draft_model.ModelSession.propose
 
     def dishonest(self, state, lengths):
         drafts = honest(self, state, lengths)
@@ -122,6 +123,6 @@ def test_the_check_would_see_a_wrong_law(monkeypatch):
             drafts.tokens, drafts.lengths, None if drafts.q is None else drafts.q**2 / (drafts.q**2).sum(-1, True)
         )
 
-    monkeypatch.setattr(draft_model._DraftModelSession, "propose", dishonest)
+    monkeypatch.setattr(draft_model.ModelSession, "propose", dishonest)
     with pytest.raises(AssertionError):
         check_law(model(7), model(8), {}, None)

@@ -32,6 +32,10 @@ def bench(
     max_new_tokens: Annotated[int, typer.Option(help="Limit of new tokens per row.")] = 96,
     batch_size: Annotated[str, typer.Option(help="Rows per call, separated by commas.")] = "1,4,8",
     draft_length: Annotated[str, typer.Option(help="Draft tokens per step, separated by commas.")] = "1,3,5,7",
+    verification: Annotated[
+        str, typer.Option(help="Verifiers, separated by commas; name:K for K draft paths.")
+    ] = "token",
+    no_stock: Annotated[bool, typer.Option("--no-stock", help="Leave stock assisted decoding out.")] = False,
     temperature: Annotated[str, typer.Option(help="0 is greedy; separated by commas.")] = "0,1",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
     draft_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
@@ -57,6 +61,8 @@ def bench(
             max_new_tokens=max_new_tokens,
             batch_sizes=parse_numbers("batch_size", batch_size, int),
             draft_lengths=parse_numbers("draft_length", draft_length, int),
+            verifications=tuple(verification.split(",")),
+            stock=not no_stock,
             temperatures=parse_numbers("temperature", temperature, float),
             dtype=dtype,
             draft_quantization=draft_quantization,

@@ -16,13 +16,14 @@ class SpeculationFigures:
     """What the SpeculationReport of a run says; times in seconds.
 
     Attributes:
-        drafted, accepted, committed, target_passes: totals over rows and steps, as the report defines them.
+        drafted, verified, accepted, committed, target_passes: totals over rows and steps, as the report defines them.
         tokens_per_target_pass, acceptance_rate: as the report defines them.
         seconds: wall time by phase.
         seconds_outside_forwards: wall time of the call less the forwards of target, draft and companion.
     """
 
     drafted: int
+    verified: int
     accepted: int
     committed: int
     target_passes: int
@@ -38,6 +39,7 @@ class SpeculationFigures:
         forwards = sum(seconds.get(phase, 0.0) for phase in ("draft", "companion", "target"))
         return cls(
             drafted=report.drafted,
+            verified=report.verified,
             accepted=report.accepted,
             committed=report.committed,
             target_passes=report.target_passes,
@@ -55,7 +57,7 @@ class RunRecord:
     Attributes:
         batch_size, temperature, repeat, chunk, prompts: the block (`prompts`: numbers of the selected prompts).
         position: place of the run within its block, from 0.
-        cell, method, draft_length: what ran.
+        cell, method, draft_length, verification: what ran.
         seed: of torch's generators, set before the run.
         new_tokens: up to and including the end of text, without padding.
         wall_seconds, tokens_per_second: of all rows together.
@@ -74,6 +76,7 @@ class RunRecord:
     cell: str
     method: str
     draft_length: int | None
+    verification: str
     seed: int
     new_tokens: tuple[int, ...]
     wall_seconds: float
@@ -118,6 +121,7 @@ def record_run(
         cell=cell.name,
         method=cell.method,
         draft_length=cell.draft_length,
+        verification=cell.verification,
         seed=seed,
         new_tokens=new_tokens,
         wall_seconds=outcome.wall_seconds,

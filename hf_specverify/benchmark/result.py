@@ -13,7 +13,7 @@ from hf_specverify.benchmark.records import RunRecord
 from hf_specverify.benchmark.settings import BenchSettings
 from hf_specverify.benchmark.summary import GroupSummary, summarise
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class ResumeError(ValueError):

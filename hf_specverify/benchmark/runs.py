@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 
 import hf_specverify as sv
 from hf_specverify.benchmark.measuring import Commit, CommitStamps, wait_for
-from hf_specverify.benchmark.settings import LOOKUP, OURS, PLAIN, BenchSettings, Cell
+from hf_specverify.benchmark.settings import LOOKUP, OURS, PLAIN, BenchSettings, Cell, parse_verification
 
 POLICY = (
     "temperature 0: greedy; otherwise sampling at that temperature with top_k=0 and top_p=1. The generation configs of "
@@ -159,12 +159,14 @@ def _host(target: Any, inputs: Mapping[str, torch.Tensor], options: dict[str, An
 def _ours(cell: Cell, target: Any, draft: Any, inputs: Mapping[str, torch.Tensor], options: dict[str, Any]) -> Outcome:
     """Call ours; times come from its report, for a custom criterion would slow it down."""
     drafter = sv.PromptLookup(max_matching_ngram_size=MAX_MATCHING_NGRAM_SIZE) if draft == LOOKUP else draft
+    verification, paths = parse_verification(cell.verification)
     start = time.perf_counter()
     with sv.enabled(target):
         output = target.generate(
             **inputs,
             assistant_model=drafter,
-            verification="token",
+            verification=verification,
+            num_draft_paths=paths,
             verify_length="fixed",
             num_draft_tokens=cell.draft_length,
             return_dict_in_generate=True,

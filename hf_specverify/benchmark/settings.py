@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from hf_specverify.config import SpeculationConfig
+
 LOOKUP = "lookup"
 """Name of the draft that copies from the text itself instead of running a model."""
 
@@ -14,6 +16,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 DRAFT_QUANTIZATIONS = ("none", "nf4", "int8")
 
 Number = TypeVar("Number", int, float)
+Value = TypeVar("Value", int, float, str)
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,9 @@ class BenchSettings:
         max_new_tokens: limit of new tokens per row.
         batch_sizes: rows per call of `generate`.
         draft_lengths: draft tokens per step.
+        verifications: verifiers of our runs, each with its number of draft paths where that is not 1:
+            "block", "greedy_multipath_block:3".
+        stock: whether stock assisted decoding runs too (at batch 1).
         temperatures: 0 is greedy; any other value samples from the whole vocabulary at that temperature.
         dtype: of both models' weights ("float32" | "bfloat16" | "float16").
         draft_quantization: "none" | "nf4" | "int8" (bitsandbytes).
@@ -47,6 +53,8 @@ class BenchSettings:
     max_new_tokens: int = 96
     batch_sizes: tuple[int, ...] = (1, 4, 8)
     draft_lengths: tuple[int, ...] = (1, 3, 5, 7)
+    verifications: tuple[str, ...] = ("token",)
+    stock: bool = True
     temperatures: tuple[float, ...] = (0.0, 1.0)
     dtype: str = "bfloat16"
     draft_quantization: str = "none"
@@ -66,6 +74,8 @@ class BenchSettings:
                 _check_integer(name, value, minimum=1)
         for value in _check_values("temperatures", self.temperatures):
             _check_temperature(value)
+        for verification in _check_values("verifications", self.verifications):
+            parse_verification(verification)
         _check_choice("dtype", self.dtype, DTYPES)
         _check_choice("draft_quantization", self.draft_quantization, DRAFT_QUANTIZATIONS)
         if max(self.batch_sizes) > self.num_prompts:
@@ -99,6 +109,20 @@ def parse_numbers(name: str, text: str, kind: Callable[[str], Number]) -> tuple[
         raise ValueError(f"{name}={text!r}; allowed: numbers separated by commas, such as 1,4,8") from None
 
 
+def parse_verification(text: str) -> tuple[str, int]:
+    """Split "greedy_multipath_block:3" into a verifier's name and a number of draft paths, 1 where none is given.
+
+    Raises:
+        ValueError: if there is no such verifier, or it takes no such number of paths.
+    """
+    name, _, paths = text.partition(":")
+    try:
+        config = SpeculationConfig(verification=name, num_draft_paths=int(paths or 1))
+    except ValueError as error:
+        raise ValueError(f"verification={text!r}; allowed: a verifier, or verifier:paths ({error})") from None
+    return config.verification, config.num_draft_paths
+
+
 def _check_integer(name: str, value: object, minimum: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed: an integer >= {minimum}")
@@ -106,7 +130,7 @@ def _check_integer(name: str, value: object, minimum: int) -> None:
         raise ValueError(f"{name}={value}; allowed: an integer >= {minimum}")
 
 
-def _check_values(name: str, values: Sequence[Number]) -> Sequence[Number]:
+def _check_values(name: str, values: Sequence[Value]) -> Sequence[Value]:
     if not values or len(set(values)) != len(values):
         raise ValueError(f"{name}={values!r}; allowed: at least one value, each of them once")
     return values
@@ -134,15 +158,20 @@ class Cell:
     Attributes:
         method: "plain" (no draft), "stock" (assisted decoding of Transformers, batch 1 only) or "ours".
         draft_length: draft tokens per step; None for plain.
+        verification: of our runs: the verifier, with its number of paths where that is not 1.
     """
 
     method: str
     draft_length: int | None = None
+    verification: str = "token"
 
     @property
     def name(self) -> str:
-        """Return "plain", "stock L=5" or "ours L=5"."""
-        return self.method if self.draft_length is None else f"{self.method} L={self.draft_length}"
+        """Return "plain", "stock L=5", "ours L=5" (token verification) or "ours block L=5"."""
+        if self.draft_length is None:
+            return self.method
+        way = self.method if self.verification == "token" else f"{self.method} {self.verification}"
+        return f"{way} L={self.draft_length}"
 
 
 @dataclass(frozen=True)
@@ -175,8 +204,10 @@ class Block:
 
 def cells_for(settings: BenchSettings, batch_size: int) -> tuple[Cell, ...]:
     """Return the cells of a batch size; stock assisted decoding only does one row."""
-    stock = [Cell(STOCK, length) for length in settings.draft_lengths] if batch_size == 1 else []
-    return (Cell(PLAIN), *stock, *(Cell(OURS, length) for length in settings.draft_lengths))
+    lengths = settings.draft_lengths
+    stock = [Cell(STOCK, length) for length in lengths] if batch_size == 1 and settings.stock else []
+    ours = [Cell(OURS, length, verification) for length in lengths for verification in settings.verifications]
+    return (Cell(PLAIN), *stock, *ours)
 
 
 def rotated(cells: Sequence[Cell], turns: int) -> list[Cell]:

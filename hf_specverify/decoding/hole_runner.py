@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
+from .masks import TreeRegion
 from .runner import ForwardOutput, Runner, prefill_positions, spans
 
 
@@ -36,7 +37,9 @@ class HoleRunner(Runner):
             raw = self.call(input_ids=tokens[:, start:stop], attention_mask=mask, **arguments)
             self.prompt_outputs.append(ForwardOutput(raw.logits[:, -1:], raw.hidden_states, raw.attentions))
 
-    def forward(self, tokens: Tensor, counts: list[int], last_only: bool = False) -> ForwardOutput:
+    def forward(
+        self, tokens: Tensor, counts: list[int], last_only: bool = False, region: TreeRegion | None = None
+    ) -> ForwardOutput:
         """Feed a block behind everything that any row ever fed."""
         tokens = tokens.to(self.device)
         width, past = tokens.shape[1], self.mask.shape[1]

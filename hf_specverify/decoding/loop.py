@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..drafting.batch import DraftBatch
 from ..drafting.drafter import DraftSession
-from ..drafting.tree import DraftBatch
+from ..drafting.tree_batch import TreeBatch
 from ..report import StepRecord
 from ..scheduling import FixedLength
 from ..verification.base import BatchVerdict, Verifier
 from ..verification.draws import Draws
-from ..verification.greedy import verify_greedy
+from ..verification.greedy import verify_greedy, verify_greedy_trees
+from .paths import along, committed_tokens, follow, join, scoring_region
 from .processors import Block, ProcessorPlan
 from .recorder import Recorder
 from .runner import ForwardOutput, Runner
@@ -77,60 +79,72 @@ class SpeculativeLoop:
             verdict, scores = self._verify(drafts, output)
         return self._commit(drafts, verdict, output, scores)
 
-    def _score(self, drafts: DraftBatch) -> ForwardOutput:
+    def _score(self, drafts: DraftBatch | TreeBatch) -> ForwardOutput:
         """One target pass over the last committed token of every row and its drafts."""
         roots = self.state.ids[self.state.row_index, self.state.starts - 1]
         self.target.rewind([length - 1 for length in self.state.lengths])
         block = torch.cat([roots[:, None], drafts.tokens], dim=1)
-        return self.target.forward(block, [1 + length for length in drafts.lengths])
+        region = scoring_region(drafts).to(self.target.device) if isinstance(drafts, TreeBatch) else None
+        return self.target.forward(block, [1 + length for length in drafts.lengths], region=region)
 
-    def _verify(self, drafts: DraftBatch, output: ForwardOutput) -> tuple[BatchVerdict, Tensor | None]:
+    def _verify(self, drafts: DraftBatch | TreeBatch, output: ForwardOutput) -> tuple[BatchVerdict, Tensor | None]:
         """The verdict, and the processed scores where they are to be kept."""
         logits = output.logits.to(self.state.ids.device)
         block = self._block(drafts)
         verdicts, kept = [], []
         for places in self._chunks(logits):
-            part = DraftBatch(
-                drafts.tokens[places], drafts.lengths[places], None if drafts.q is None else drafts.q[places]
-            )
-            verdict, scores = self._verify_rows(part, logits[places], block and block.part(places))
+            verdict, scores = self._verify_rows(drafts.part(places), logits[places], block and block.part(places))
             verdicts.append(verdict)
             if self.recorder.wants_scores:
                 kept.append(scores)
-        verdict = BatchVerdict(
-            torch.cat([part.accepted for part in verdicts]), torch.cat([part.next_token for part in verdicts])
-        )
-        return verdict, torch.cat(kept) if kept else None
+        return join(verdicts, max(drafts.depths)), torch.cat(kept) if kept else None
 
-    def _verify_rows(self, drafts: DraftBatch, logits: Tensor, block: Block | None) -> tuple[BatchVerdict, Tensor]:
+    def _verify_rows(
+        self, drafts: DraftBatch | TreeBatch, logits: Tensor, block: Block | None
+    ) -> tuple[BatchVerdict, Tensor]:
         scores = self.plan(logits, block)
-        if not self.sampling:
-            return verify_greedy(drafts, scores.argmax(dim=-1)), scores
-        return self.verifier.verify_batch(drafts, scores.softmax(dim=-1), self.draws), scores
+        if self.sampling:
+            return self.verifier.verify_batch(drafts, scores.softmax(dim=-1), self.draws), scores
+        best = scores.argmax(dim=-1)
+        if isinstance(drafts, TreeBatch):
+            return verify_greedy_trees(drafts, best), scores
+        return verify_greedy(drafts, best), scores
 
     def _chunks(self, logits: Tensor) -> Iterator[slice]:
         rows = logits.shape[0]
         step = max(1, VERIFY_ELEMENTS // (logits.shape[1] * logits.shape[2]))
         return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
-    def _block(self, drafts: DraftBatch) -> Block | None:
+    def _block(self, drafts: DraftBatch | TreeBatch) -> Block | None:
         if not self.plan.needs_history:
             return None
-        counts = list(drafts.lengths)
-        ids = self.state.with_block(drafts.tokens, counts)
-        return Block(ids, self.state.rows, self.state.lengths, [1 + count for count in counts])
+        state, counts = self.state, [1 + length for length in drafts.lengths]
+        if isinstance(drafts, DraftBatch):
+            return Block(state.with_block(drafts.tokens, list(drafts.lengths)), state.rows, state.lengths, counts)
+        # Room for the longest path; a node's own text is written in when it is asked for.
+        ids = state.with_block(state.ids.new_zeros(len(counts), max(drafts.depths)), [0] * len(counts))
+        parents = [
+            [-1, *(parent + 1 for parent in row[: count - 1])]
+            for row, count in zip(drafts.parents.tolist(), counts, strict=True)
+        ]
+        drafted = [_texts(row, above) for row, above in zip(drafts.tokens.tolist(), parents, strict=True)]
+        return Block(ids, state.rows, state.lengths, counts, drafted, parents)
 
     def _commit(
-        self, drafts: DraftBatch, verdict: BatchVerdict, output: ForwardOutput, scores: Tensor | None
+        self, drafts: DraftBatch | TreeBatch, verdict: BatchVerdict, output: ForwardOutput, scores: Tensor | None
     ) -> StepRecord:
         """Append what was accepted, up to where a row stops; rows that end leave."""
-        state, rows, before = self.state, list(self.state.rows), list(self.state.lengths)
-        tokens = append_next(drafts.tokens, verdict)
+        state, rows, before, path = self.state, list(self.state.rows), list(self.state.lengths), verdict.path
+        tokens = committed_tokens(drafts, verdict)
         stops = self.stopping.stops(tokens, state.starts)
         # The one wait for the device in a step.
         accepted, stopped = verdict.accepted.tolist(), stops.tolist()
         counts = [_first(row[: count + 1]) for row, count in zip(stopped, accepted, strict=True)]
         finished = [row[count - 1] for row, count in zip(stopped, counts, strict=True)]
+        if path is not None and isinstance(drafts, TreeBatch):
+            self.target.keep(before, path)
+            if self.recorder.is_active:
+                output, scores = follow(output, path, before), None if scores is None else along(scores, path)
         self.recorder.step(rows, before, counts, output, scores)
         if self.stopping.needs_text:
             self._check_text(tokens, counts, finished)
@@ -138,9 +152,9 @@ class SpeculativeLoop:
         if self.stopping.out_of_time():
             finished = [True] * len(finished)
         state.commit(tokens, counts)
-        self.plan.commit(rows, counts)
+        self.plan.commit(rows, _last_positions(counts, path if isinstance(drafts, TreeBatch) else None))
         self._stream(tokens, counts)
-        self.session.commit(state, accepted, scores)
+        self.session.commit(state, accepted, scores, path)
         if any(finished):
             self._leave(finished)
         return self._record(rows, drafts, accepted, counts)
@@ -166,24 +180,36 @@ class SpeculativeLoop:
             for token in tokens[0, : counts[0]].cpu():
                 self.streamer.put(token[None])
 
-    def _record(self, rows: list[int], drafts: DraftBatch, accepted: list[int], counts: list[int]) -> StepRecord:
+    def _record(
+        self, rows: list[int], drafts: DraftBatch | TreeBatch, accepted: list[int], counts: list[int]
+    ) -> StepRecord:
         return StepRecord(
             mode="speculative" if any(drafts.lengths) else "plain",
             rows=tuple(rows),
             drafted=drafts.lengths,
             verified=drafts.lengths,
+            depths=drafts.depths,
             accepted=tuple(accepted),
             committed=tuple(counts),
             elapsed=self.stopwatch.elapsed(),
         )
 
 
-def append_next(drafted: Tensor, verdict: BatchVerdict) -> Tensor:
-    """(A, L + 1) tokens: the accepted drafts of each row, then the verifier's own token; what follows is filler."""
-    tokens = torch.cat([drafted, drafted.new_zeros(drafted.shape[0], 1)], dim=1)
-    return tokens.scatter_(1, verdict.accepted[:, None], verdict.next_token[:, None])
-
-
 def _first(stops: list[bool]) -> int:
     """How many tokens are committed: up to and including the first that stops the row."""
     return stops.index(True) + 1 if True in stops else len(stops)
+
+
+def _texts(tokens: list[int], parents: list[int]) -> list[list[int]]:
+    """The draft tokens up to each position of a scored tree, from its nodes' tokens and its positions' parents."""
+    texts: list[list[int]] = []
+    for position, parent in enumerate(parents):
+        texts.append([] if parent < 0 else [*texts[parent], tokens[position - 1]])
+    return texts
+
+
+def _last_positions(counts: list[int], path: Tensor | None) -> list[int]:
+    """The position of the scored block that gave the last of counts[i] committed tokens."""
+    if path is None:
+        return [count - 1 for count in counts]
+    return [0 if count == 1 else row[count - 2] + 1 for count, row in zip(counts, path.tolist(), strict=True)]

@@ -7,6 +7,9 @@ families ignore a 4D mask, or index their own buffers by cache slot, without an 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,14 +17,25 @@ import torch
 from torch import Tensor
 
 from .hole_runner import HoleRunner
+from .masks import TreeRegion
 from .row_runner import RowRunner
 from .runner import OutputFlags, Runner
 from .single_runner import SingleRunner
 from .timing import Stopwatch
 from .traits import ModelTraits, input_device, model_traits
 
+
+@dataclass(frozen=True)
+class Layout:
+    """What was found exact for a model: its runner, and whether that takes trees and packs rows."""
+
+    runner: type[Runner]
+    takes_trees: bool = False
+    packs: bool = False
+
+
 # By model object and attention implementation: two models of one class may differ in what matters (alibi, windows).
-_CHOSEN: WeakKeyDictionary[Any, dict[str, type[Runner]]] = WeakKeyDictionary()
+_CHOSEN: WeakKeyDictionary[Any, dict[str, Layout]] = WeakKeyDictionary()
 _LENGTHS, _BLOCK, _ACCEPTED = (3, 7), 4, (1, 3)
 _FLOOR = {torch.float64: 1e-9, torch.float32: 2e-5}  # relative to the largest logit; 16 bit types: 3e-2
 _CEILING = {torch.float64: 1e-6, torch.float32: 1e-2}  # of what noise may excuse; 16 bit types: 1e-1
@@ -37,10 +51,13 @@ def make_runner(model: Any, stopwatch: Stopwatch, phase: str, flags: OutputFlags
     chosen = _CHOSEN.setdefault(model, {})
     if traits.attention not in chosen:
         chosen[traits.attention] = _choose(model, traits)
-    return chosen[traits.attention](model, traits, stopwatch, phase, flags)
+    layout = chosen[traits.attention]
+    runner = layout.runner(model, traits, stopwatch, phase, flags)
+    runner.takes_trees, runner.packs = layout.takes_trees, layout.packs
+    return runner
 
 
-def _choose(model: Any, traits: ModelTraits) -> type[Runner]:
+def _choose(model: Any, traits: ModelTraits) -> Layout:
     tried: list[str] = []
     with torch.no_grad():
         try:
@@ -51,11 +68,12 @@ def _choose(model: Any, traits: ModelTraits) -> type[Runner]:
             raise ValueError(_refusal(model, traits, [f"row by row ({error!r})"])) from error
         tolerance = max(_FLOOR.get(model.dtype, 3e-2), min(8 * noise, _CEILING.get(model.dtype, 1e-1)))
         for runner in _candidates(traits):
-            distance, why = _error(runner, model, traits, sequences, reference)
+            distance, why = _error(partial(_ragged_logits, runner, model, traits, sequences), reference)
+            if distance <= tolerance and runner is RowRunner:
+                return _row_layout(model, traits, sequences, reference, tolerance)
             if distance <= tolerance:
-                if runner is not RowRunner:
-                    warnings.warn(_notice(model, traits, runner, tried), UserWarning, stacklevel=2)
-                return runner
+                warnings.warn(_notice(model, traits, runner, tried), UserWarning, stacklevel=2)
+                return Layout(runner)
             tried.append(f"{runner.layout} ({why})")
     raise ValueError(_refusal(model, traits, tried))
 
@@ -109,12 +127,21 @@ def _plain_logits(model: Any, traits: ModelTraits, row: Tensor) -> Tensor:
     return logits[0].float()
 
 
-def _error(
-    kind: type[Runner], model: Any, traits: ModelTraits, sequences: list[Tensor], reference: list[Tensor]
-) -> tuple[float, str]:
-    """Largest relative error of the logits after a ragged block with rejections, and the same in words."""
+def _row_layout(
+    model: Any, traits: ModelTraits, sequences: list[Tensor], reference: list[Tensor], tolerance: float
+) -> Layout:
+    """The row cache, with what else it can do for this model."""
+    trees, _ = _error(lambda: _tree_logits(RowRunner(model, traits, Stopwatch(), "target"), sequences), reference)
+    packed = float("inf")
+    if traits.attention == "sdpa":
+        packed, _ = _error(lambda: _ragged_logits(RowRunner, model, traits, sequences, packs=True), reference)
+    return Layout(RowRunner, trees <= tolerance, packed <= tolerance)
+
+
+def _error(run: Callable[[], Tensor], reference: list[Tensor]) -> tuple[float, str]:
+    """Largest relative error of the logits that a layout gives for the last two tokens, and the same in words."""
     try:
-        logits = _ragged_logits(kind(model, traits, Stopwatch(), "target"), sequences)
+        logits = run()
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
@@ -129,8 +156,8 @@ def _relative(ours: Tensor, right: Tensor) -> float:
     return float(error) if bool(torch.isfinite(error)) else float("inf")
 
 
-def _ragged_logits(runner: Runner, sequences: list[Tensor]) -> Tensor:
-    """Prefill two rows, feed a block of which each row keeps another number of tokens, then two more tokens."""
+def _prefilled(runner: Runner, sequences: list[Tensor]) -> Tensor:
+    """Give the runner the two rows' prompts; what may follow as a block, (2, _BLOCK) ids, right up to _ACCEPTED."""
     device, width = sequences[0].device, max(_LENGTHS)
     prompt = torch.zeros(2, width, dtype=torch.long, device=device)
     valid = torch.zeros(2, width, dtype=torch.bool, device=device)
@@ -140,6 +167,39 @@ def _ragged_logits(runner: Runner, sequences: list[Tensor]) -> Tensor:
     block = torch.zeros(2, _BLOCK, dtype=torch.long, device=device)
     for row, (length, accepted) in enumerate(zip(_LENGTHS, _ACCEPTED, strict=True)):
         block[row, :accepted] = sequences[row][length : length + accepted]
+    return block
+
+
+def _ragged_logits(
+    kind: type[Runner], model: Any, traits: ModelTraits, sequences: list[Tensor], packs: bool = False
+) -> Tensor:
+    """Feed a block of which each row keeps another number of tokens, then two more tokens."""
+    runner = kind(model, traits, Stopwatch(), "target")
+    block = _prefilled(runner, sequences)
     runner.forward(block, [_BLOCK, _BLOCK])
-    runner.rewind([width + accepted for accepted in _ACCEPTED])
-    return runner.forward(torch.stack([row[-2:] for row in sequences]), [2, 2]).logits.float()
+    runner.rewind([max(_LENGTHS) + accepted for accepted in _ACCEPTED])
+    last = torch.stack([row[-2:] for row in sequences])
+    if not packs:
+        return runner.forward(last, [2, 2]).logits.float()
+    # Filler, so that there is something to pack; the block's tokens stand behind those that count.
+    runner.packs = True
+    return runner.forward(torch.cat([last, block[:, :1], block[:, :1]], dim=1), [2, 2]).logits[:, :2].float()
+
+
+def _tree_logits(runner: Runner, sequences: list[Tensor]) -> Tensor:
+    """The same with a tree of two branches, of which the second is kept: its nodes are moved to the front."""
+    block = _prefilled(runner, sequences)
+    base, last = list(runner.lengths), torch.stack([row[-2:] for row in sequences])
+    runner.forward(block, list(_ACCEPTED))
+    runner.rewind([length + accepted for length, accepted in zip(base, _ACCEPTED, strict=True)])
+    # Slots of the region: another token, the last but one token, a child of the other, the last token.
+    tree = torch.stack([block[:, 0], last[:, 0], block[:, 1], last[:, 1]], dim=1)
+    visible = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]], dtype=torch.bool)
+    region = TreeRegion(torch.tensor([[0, 0, 1, 1]] * 2), visible.repeat(2, 1, 1)).to(tree.device)
+    base = list(runner.lengths)
+    scored = runner.forward(tree, [4, 4], region=region).logits[:, 1]
+    runner.keep(base, torch.tensor([[1, 3], [1, 3]]))
+    # The last token once more, behind the moved node: its logits show whether the move was right.
+    runner.rewind([length + 1 for length in base])
+    again = runner.forward(last[:, 1:], [1, 1]).logits[:, 0]
+    return torch.stack([scored, again], dim=1).float()

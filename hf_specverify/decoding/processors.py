@@ -51,27 +51,66 @@ _BY_HISTORY = (
 class Block:
     """The positions of one step, whose scores are to be processed.
 
-    ids: (B, T) the whole batch as generate expanded it, with the drafted tokens of the active rows written behind
+    ids: (B, T) the whole batch as generate expanded it, with the drafted chains of the active rows written behind
     what is committed. rows: the active rows' indices into it. starts: for each active row, the number of tokens
     before its first position. counts: its number of positions.
+    drafted: where drafts are trees, for each active row and position the draft tokens between what is committed and
+    that position; None for chains, whose tokens are in `ids`.
+    parents: with `drafted`, for each active row and position the position before it; -1 at the first.
     """
 
     ids: Tensor
     rows: list[int]
     starts: list[int]
     counts: list[int]
+    drafted: list[list[list[int]]] | None = None
+    parents: list[list[int]] | None = None
 
     def part(self, places: slice) -> Block:
         """The block of some of the active rows."""
-        return Block(self.ids, self.rows[places], self.starts[places], self.counts[places])
+        drafted, parents = self.drafted and self.drafted[places], self.parents and self.parents[places]
+        return Block(self.ids, self.rows[places], self.starts[places], self.counts[places], drafted, parents)
 
     def by_length(self) -> dict[int, list[tuple[int, int]]]:
         """{number of tokens before: [(place among the active rows, position in the block), …]}, in order."""
         groups: dict[int, list[tuple[int, int]]] = {}
-        for place, (start, count) in enumerate(zip(self.starts, self.counts, strict=True)):
+        for place, count in enumerate(self.counts):
             for position in range(count):
-                groups.setdefault(start + position, []).append((place, position))
+                groups.setdefault(self.length(place, position), []).append((place, position))
         return dict(sorted(groups.items()))
+
+    def length(self, place: int, position: int) -> int:
+        """Number of tokens before a position."""
+        return self.starts[place] + (position if self.drafted is None else len(self.drafted[place][position]))
+
+    def before(self, place: int, position: int) -> int:
+        """The position before one, in the same text; -1 at the first."""
+        return position - 1 if self.parents is None else self.parents[place][position]
+
+    def token(self, place: int, position: int) -> int:
+        """The draft token that stands right before a position other than the first."""
+        if self.drafted is not None:
+            return self.drafted[place][position][-1]
+        return int(self.ids[self.rows[place], self.starts[place] + position - 1])
+
+    def histories(self, members: list[tuple[int, int]]) -> Tensor:
+        """(m, length) ids before m positions at the same length."""
+        rows = torch.tensor([self.rows[place] for place, _ in members], device=self.ids.device)
+        return self._with_drafts(self.ids[rows, : self.length(*members[0])], members, list(range(len(members))))
+
+    def batch(self, place: int, position: int) -> Tensor:
+        """(B, length) ids of the whole batch up to a position, that of the position's own row among them."""
+        ids = self.ids[:, : self.length(place, position)]
+        if self.drafted is None:
+            return ids
+        return self._with_drafts(ids.clone(), [(place, position)], [self.rows[place]])
+
+    def _with_drafts(self, ids: Tensor, members: list[tuple[int, int]], rows: list[int]) -> Tensor:
+        if self.drafted is not None:
+            for row, (place, position) in zip(rows, members, strict=True):
+                drafted = self.drafted[place][position]
+                ids[row, self.starts[place] :] = torch.tensor(drafted, dtype=torch.long, device=ids.device)
+        return ids
 
 
 class ProcessorPlan:
@@ -129,10 +168,10 @@ class ProcessorPlan:
                 self._copies[index](scores, block)
         return scores
 
-    def commit(self, rows: list[int], committed: list[int]) -> None:
-        """Keep the states of unknown processors as they were after committed[i] positions of row rows[i]."""
+    def commit(self, rows: list[int], last: list[int]) -> None:
+        """Keep the states of unknown processors as they were after position last[i] of row rows[i]."""
         for copies in self._copies.values():
-            copies.commit(rows, committed)
+            copies.commit(rows, last)
 
 
 def _kind(processor: Any) -> str | None:
@@ -144,11 +183,12 @@ def _kind(processor: Any) -> str | None:
 
 def _by_history(processor: Any, scores: Tensor, block: Block) -> None:
     """Process (A, n, V) scores in place, the rows that stand at the same length together."""
-    for length, members in block.by_length().items():
+    for members in block.by_length().values():
         places, positions = zip(*members, strict=True)
         index = torch.tensor([places, positions], device=scores.device)
         rows = torch.tensor([block.rows[place] for place in places], device=block.ids.device)
-        scores[index[0], index[1]] = _for_rows(processor, rows)(block.ids[rows, :length], scores[index[0], index[1]])
+        histories = block.histories(members)
+        scores[index[0], index[1]] = _for_rows(processor, rows)(histories, scores[index[0], index[1]])
 
 
 def _for_rows(processor: Any, rows: Tensor) -> Any:
@@ -171,28 +211,27 @@ class _RowCopies:
         self._copy(processor)
 
     def __call__(self, scores: Tensor, block: Block) -> None:
-        """Process (A, n, V) scores in place, up to the first drafted token that the processor forbids.
+        """Process (A, n, V) scores in place, except behind a drafted token that the processor forbids.
 
         Such a token can't be accepted, so nothing behind it matters; and plain generation would never show the
         processor a text with it, which a grammar may not even be able to read.
         """
         for place, row in enumerate(block.rows):
-            state = self.committed.get(row, self.original)
-            self.trail[row] = []
+            states: list[Any] = []  # by position; None where the processor is not called
             for position in range(block.counts[place]):
-                length = block.starts[place] + position
-                state = self._copy(state)
-                scores[place, position] = _for_row(state, row, block.ids[:, :length], scores[place, position])
-                self.trail[row].append(state)
-                if position + 1 == block.counts[place]:
-                    break  # nothing is drafted behind the last position
-                if scores[place, position, block.ids[row, length]] == -torch.inf:
-                    break
+                before = block.before(place, position)
+                state = self.committed.get(row, self.original) if before < 0 else states[before]
+                if before >= 0 and scores[place, before, block.token(place, position)] == -torch.inf:
+                    state = None
+                states.append(None if state is None else self._copy(state))
+                if state is not None:
+                    ids = block.batch(place, position)
+                    scores[place, position] = _for_row(states[-1], row, ids, scores[place, position])
+            self.trail[row] = states
 
-    def commit(self, rows: list[int], committed: list[int]) -> None:
-        for row, count in zip(rows, committed, strict=True):
-            if count:
-                self.committed[row] = self.trail[row][count - 1]
+    def commit(self, rows: list[int], last: list[int]) -> None:
+        for row, position in zip(rows, last, strict=True):
+            self.committed[row] = self.trail[row][position]
         self.trail.clear()
 
     def _copy(self, processor: Any) -> Any:

@@ -38,6 +38,11 @@ class Recorder:
         """Whether processed scores are kept."""
         return self._scores is not None
 
+    @property
+    def is_active(self) -> bool:
+        """Whether anything is kept."""
+        return any(kept is not None for kept in (self._scores, self._logits, self._hidden, self._attentions))
+
     def step(
         self, rows: list[int], lengths: list[int], counts: list[int], output: ForwardOutput, scores: Tensor | None
     ) -> None:

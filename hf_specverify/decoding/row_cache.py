@@ -12,25 +12,27 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 class WritePlan:
     """Where the next forward writes its tokens; shared by all layers of a cache.
 
-    `columns` is None while all rows write the same slots (prefill), else (B, n): token i of row b goes to slot
-    columns[b, i]. `total` is the number of slots that attention reads; `past` the slots filled before the forward.
+    `columns` is None while all rows write the same slots (prefill). Else it is (B, n): token i of row b goes to slot
+    columns[b, i]; or, for a packed forward, (T,): token t goes to slot columns[t] of row `rows`[t]. `total` is the
+    number of slots that attention reads; `past` the slots filled before the forward.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.columns: Tensor | None = None
+        self.rows: Tensor | None = None
         self.past = 0
         self.total = 0
         self._by_device: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def uniform(self, width: int) -> None:
         """All rows append `width` tokens behind `past`."""
-        self.columns, self.total = None, self.past + width
+        self.columns, self.rows, self.total = None, None, self.past + width
         self.capacity = max(self.capacity, self.total)
 
-    def ragged(self, columns: Tensor, total: int) -> None:
-        """Row b writes at columns[b]; attention reads slots 0 to total - 1."""
-        self.columns, self.total = columns, total
+    def ragged(self, columns: Tensor, total: int, rows: Tensor | None = None) -> None:
+        """Row b writes at columns[b], or token t at columns[t] of row rows[t]; attention reads slots 0 to total - 1."""
+        self.columns, self.rows, self.total = columns, rows, total
         self._by_device.clear()
         if total > self.capacity:
             self.capacity = max(total, self.capacity + self.capacity // 2)
@@ -40,7 +42,8 @@ class WritePlan:
         if device not in self._by_device:
             assert self.columns is not None
             columns = self.columns.to(device)
-            rows = torch.arange(columns.shape[0], device=device)[:, None]
+            whole = torch.arange(columns.shape[0], device=device)[:, None]
+            rows = whole if self.rows is None else self.rows.to(device)
             self._by_device[device] = (rows, columns)
         return self._by_device[device]
 
@@ -84,9 +87,22 @@ class RowLayer(CacheLayerMixin):
             self.values[:, :, self.plan.past : self.plan.total] = value_states
         else:
             rows, columns = self.plan.indices(key_states.device)
-            self.keys[rows, :, columns] = key_states.transpose(1, 2)
-            self.values[rows, :, columns] = value_states.transpose(1, 2)
+            self.keys[rows, :, columns] = self._by_token(key_states)
+            self.values[rows, :, columns] = self._by_token(value_states)
         return self.keys[:, :, : self.plan.total], self.values[:, :, : self.plan.total]
+
+    def _by_token(self, states: Tensor) -> Tensor:
+        """(B, n, heads, head size), or (T, heads, head size) of a packed forward, whose batch has one row."""
+        by_token = states.transpose(1, 2)
+        return by_token if self.plan.rows is None else by_token[0]
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy slots sources[b, i] to targets[b, i] in every row; all are read before any is written."""
+        if self.is_initialized:
+            sources, targets = sources.to(self.keys.device), targets.to(self.keys.device)
+            rows = torch.arange(sources.shape[0], device=self.keys.device)[:, None]
+            self.keys[rows, :, targets] = self.keys[rows, :, sources]
+            self.values[rows, :, targets] = self.values[rows, :, sources]
 
     def get_seq_length(self) -> int:
         """Slots filled before the current forward; the host builds its own prefill masks from it."""
@@ -121,3 +137,8 @@ class RowCache(Cache):
         """Keep the given rows only, in this order."""
         for layer in self.layers:
             layer.select(rows)
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy slots sources[b, i] to targets[b, i], both (B, n), in every layer."""
+        for layer in self.layers:
+            layer.move(sources, targets)

@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .masks import attention_mask
+from .masks import TreeRegion, attention_mask
+from .packed import PackedAttention, Packing
 from .row_cache import RowCache
 from .runner import ForwardOutput, Runner, prefill_positions, spans
 
 INITIAL_ROOM = 256  # slots allocated behind the prompt; the cache grows by half when they are used up
+# Below this share of real tokens in a padded block, packing them is faster (docs/benchmarks.md).
+PACK_BELOW = 0.8
 
 
 class RowRunner(Runner):
@@ -34,21 +37,39 @@ class RowRunner(Runner):
         self.waiting: Tensor | None = tokens[:, slice(*last)] if last[1] else None
         self.valid = valid
 
-    def forward(self, tokens: Tensor, counts: list[int], last_only: bool = False) -> ForwardOutput:
+    def forward(
+        self, tokens: Tensor, counts: list[int], last_only: bool = False, region: TreeRegion | None = None
+    ) -> ForwardOutput:
         """Feed a block; filler behind counts[b] lands in slots that the row overwrites before it can see them."""
         tokens = tokens.to(self.device)
         width = tokens.shape[1]
         keep = self.last_positions(counts, width) if last_only else width
+        if self.waiting is not None and region is not None:
+            self._feed_waiting()
         if self.waiting is not None:
             output = self._with_prompt(self.waiting, tokens, keep)
             self.waiting = None
+        elif self._should_pack(counts, width) and not last_only:
+            output = self._packed(tokens, counts, region)
         else:
-            raw = self._ragged(tokens, keep)
+            raw = self._ragged(tokens, keep, region)
             output = ForwardOutput(raw.logits, raw.hidden_states, raw.attentions)
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
         if not last_only or self.traits.takes_logits_to_keep:
             return output
         return replace(output, logits=self.pick_last(output.logits, keep))
+
+    def _should_pack(self, counts: list[int], width: int) -> bool:
+        if not self.packs or self.flags.attentions or len(counts) == 1:
+            return False
+        return sum(counts) <= PACK_BELOW * len(counts) * width
+
+    def _feed_waiting(self) -> None:
+        """A tree has a mask of its own, so the rest of the prompt goes before it."""
+        assert self.waiting is not None
+        raw = self._uniform(self.waiting, self.valid, 1)
+        self.prompt_outputs.append(ForwardOutput(raw.logits, raw.hidden_states, raw.attentions))
+        self.waiting = None
 
     def _uniform(self, tokens: Tensor, valid: Tensor, keep: int | Tensor) -> Any:
         """All rows append the same number of tokens, so the host's own masks are right; `valid` covers the past too."""
@@ -85,15 +106,39 @@ class RowRunner(Runner):
             attentions and tuple(layer[:, :, count:] for layer in attentions),
         )
 
-    def _ragged(self, tokens: Tensor, keep: int | Tensor) -> Any:
+    def _ragged(self, tokens: Tensor, keep: int | Tensor, region: TreeRegion | None) -> Any:
         width = tokens.shape[1]
         starts = torch.tensor(self.lengths, device=self.device)
         total = max(self.lengths) + width
         self.cache.plan.ragged(starts[:, None] + torch.arange(width, device=self.device), total)
-        arguments: dict[str, Any] = {self.traits.cache_keyword: self.cache}
-        arguments |= self.optional_arguments(self.positions(starts, self.padding, width), keep)
-        mask = attention_mask(self.traits, self.prompt_valid, starts, width, total, self.model.dtype)
-        return self.call(input_ids=tokens, attention_mask=mask, **arguments)
+        arguments = self._arguments(starts, width, total, region)
+        arguments |= self.optional_arguments(self.positions(starts, self.padding, width, region), keep)
+        return self.call(input_ids=tokens, **arguments)
+
+    def _packed(self, tokens: Tensor, counts: list[int], region: TreeRegion | None) -> ForwardOutput:
+        """Only the real tokens, in one sequence; logits and states come back by row."""
+        packing, width = Packing(counts, self.device), max(counts)
+        starts = torch.tensor(self.lengths, device=self.device)
+        total = max(self.lengths) + width
+        self.cache.plan.ragged(starts[packing.rows] + packing.places, total, packing.rows)
+        region = region and TreeRegion(region.depths[:, :width], region.visible[:, :width, :width])
+        arguments = self._arguments(starts, width, total, region)
+        positions = packing.pack(self.positions(starts, self.padding, width, region))
+        arguments |= self.optional_arguments(positions, 0)
+        with PackedAttention(packing):
+            raw = self.call(input_ids=packing.pack(tokens), **arguments)
+        hidden = raw.hidden_states and tuple(packing.unpack(layer) for layer in raw.hidden_states)
+        return ForwardOutput(packing.unpack(raw.logits), hidden)
+
+    def _arguments(self, starts: Tensor, width: int, total: int, region: TreeRegion | None) -> dict[str, Any]:
+        mask = attention_mask(self.traits, self.prompt_valid, starts, width, total, self.model.dtype, region)
+        return {self.traits.cache_keyword: self.cache, "attention_mask": mask}
+
+    def keep(self, base: list[int], nodes: Tensor) -> None:
+        """Copy the slots of the kept nodes to the front."""
+        begin = torch.tensor(base, device=self.device)[:, None]
+        nodes = nodes.to(self.device)
+        self.cache.move(begin + nodes, begin + torch.arange(nodes.shape[1], device=self.device))
 
     def rewind(self, lengths: list[int]) -> None:
         """A smaller length is enough: what lies behind it is masked, and written over."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .masks import TreeRegion, logical_places
 from .timing import Stopwatch
 from .traits import ModelTraits, input_device
 
@@ -60,6 +61,9 @@ class Runner(ABC):
     """
 
     layout: str
+    # Set by the probe for a model on which they were seen to be exact.
+    takes_trees = False
+    packs = False
 
     def __init__(
         self,
@@ -90,8 +94,22 @@ class Runner(ABC):
         """
 
     @abstractmethod
-    def forward(self, tokens: Tensor, counts: list[int], last_only: bool = False) -> ForwardOutput:
-        """Feed (B, n) tokens, of which the first counts[b] of row b are real; they follow what is cached."""
+    def forward(
+        self, tokens: Tensor, counts: list[int], last_only: bool = False, region: TreeRegion | None = None
+    ) -> ForwardOutput:
+        """Feed (B, n) tokens, of which the first counts[b] of row b are real; they follow what is cached.
+
+        With a region (only where `takes_trees`) the tokens are nodes of a tree, whose earlier nodes are cached last.
+        """
+
+    def keep(self, base: list[int], nodes: Tensor) -> None:
+        """Move nodes of a tree to the front of its region: node nodes[b, i] to the i-th slot behind base[b] tokens.
+
+        Args:
+            base: tokens of each row before the region.
+            nodes: (B, n) long, ascending along a path, in slots of the region.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no trees")
 
     @abstractmethod
     def rewind(self, lengths: list[int]) -> None:
@@ -106,9 +124,9 @@ class Runner(ABC):
         with self.stopwatch.measure(self.phase):
             return self.model(**arguments, **self.flags.as_arguments(), use_cache=True, return_dict=True)
 
-    def positions(self, starts: Tensor, padding: Tensor, width: int) -> Tensor:
+    def positions(self, starts: Tensor, padding: Tensor, width: int, region: TreeRegion | None = None) -> Tensor:
         """(B, width) position ids of a block that begins at token starts[b] of row b."""
-        return self.within_table(starts[:, None] - padding[:, None] + torch.arange(width, device=starts.device))
+        return self.within_table(logical_places(starts, width, region) - padding[:, None])
 
     def within_table(self, positions: Tensor) -> Tensor:
         """Positions inside a learned table, which only filler can leave."""

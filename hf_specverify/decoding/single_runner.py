@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, LinearAttentionCacheLayerMixin
 
+from .masks import TreeRegion
 from .runner import ForwardOutput, Runner, spans
 from .single_outputs import assemble_prefill, block_extras, fill
 
@@ -40,7 +41,9 @@ class SingleRunner(Runner):
     def _prefill_row(self, row: int, tokens: Tensor, chunk: int | None) -> list[Any]:
         return [self._feed(row, tokens[start:stop], 1) for start, stop in spans(len(tokens), chunk)]
 
-    def forward(self, tokens: Tensor, counts: list[int], last_only: bool = False) -> ForwardOutput:
+    def forward(
+        self, tokens: Tensor, counts: list[int], last_only: bool = False, region: TreeRegion | None = None
+    ) -> ForwardOutput:
         """Feed each row's real tokens; filler never reaches the model."""
         blocks = []
         for row, count in enumerate(counts):

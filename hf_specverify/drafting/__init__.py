@@ -4,11 +4,13 @@ from typing import Any
 
 from transformers.generation.candidate_generator import CandidateGenerator
 
+from .batch import DraftBatch
 from .candidate_generator import CandidateDrafter
 from .draft_model import DraftModel
 from .drafter import Drafter, DraftingCall, DraftSession
 from .prompt_lookup import PromptLookup
-from .tree import DraftBatch, DraftTree
+from .tree import DraftTree
+from .tree_batch import TreeBatch
 
 __all__ = [
     "CandidateDrafter",
@@ -19,6 +21,7 @@ __all__ = [
     "Drafter",
     "DraftingCall",
     "PromptLookup",
+    "TreeBatch",
     "as_drafter",
 ]
 

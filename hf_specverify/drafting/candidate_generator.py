@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from ..decoding.state import BatchState
-from .drafter import Drafter, DraftingCall, DraftSession
-from .tree import DraftBatch
+from .batch import DraftBatch
+from .drafter import Drafter, DraftingCall, DraftSession, one_path_only
 from .vocabulary import fit_vocabulary, vocabulary_size
 
 
@@ -48,6 +48,7 @@ class CandidateDrafter(Drafter):
 
     def start(self, call: DraftingCall) -> DraftSession:
         """Begin a call."""
+        one_path_only(self, call)
         count = call.state.batch_size
         generators = [self.generator] if count == 1 else [_copy(self.generator) for _ in range(count)]
         return _CandidateSession(generators, call)
@@ -97,7 +98,7 @@ class _CandidateSession(DraftSession):
         law = fit_vocabulary(logits[0, : len(new)].float(), self.vocabulary).softmax(dim=-1)
         return new, law.to(ids.device)
 
-    def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None) -> None:
+    def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None, path: Tensor | None) -> None:
         """Let the generators adapt, as the host does after each round."""
         for place, row in enumerate(state.rows):
             ids = state.ids[row : row + 1, state.host_padding[row] : state.lengths[place]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -11,9 +11,11 @@ from ..decoding.probe import make_runner
 from ..decoding.processors import Block, ProcessorPlan
 from ..decoding.runner import Runner
 from ..decoding.state import BatchState
+from ..verification.base import DraftKind, VerifierInfo
 from ..verification.draws import Draws, GeneratorDraws
+from .batch import DraftBatch
 from .drafter import Drafter, DraftingCall, DraftSession
-from .tree import DraftBatch
+from .tree_batch import TreeBatch
 from .vocabulary import check_partner, fit_vocabulary, vocabulary_size
 
 
@@ -25,12 +27,29 @@ class DraftModel(Drafter):
     (with `draft_temperature` in place of the target's temperature, if given); a `draft_temperature` of 0 and greedy
     targets take the most likely token instead, and q is one-hot.
 
+    With several paths the draft draws a tree per row and step (see `shape.TreeShape`): `num_draft_paths` children of
+    the root, each continued by one token per level, unless `branching` says otherwise. All nodes of a level go through
+    the model in one forward, behind the cached prefix that they share.
+
     Args:
         model: the draft.
+        drawing: how the children of a node are drawn: `independent`, `without_replacement`, or `deterministic` (the
+            most likely tokens). None: as the verifier prefers, and deterministic where the target is greedy.
+        branching: children per node at each level, the last entry for all levels below, in place of
+            `num_draft_paths`; not for independent paths.
+
+    Raises:
+        ValueError: for values that are not allowed.
     """
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    def __init__(
+        self, model: Any, *, drawing: DraftKind | None = None, branching: tuple[int, ...] | None = None
+    ) -> None:
+        if drawing not in (None, *get_args(DraftKind)):
+            raise ValueError(f"drawing={drawing!r}: allowed are {list(get_args(DraftKind))} and None")
+        if branching is not None and not (branching and all(isinstance(n, int) and n >= 1 for n in branching)):
+            raise ValueError(f"branching={branching!r}: allowed are tuples of integers from 1, and None")
+        self.model, self.drawing, self.branching = model, drawing, branching
 
     @property
     def name(self) -> str:
@@ -39,11 +58,53 @@ class DraftModel(Drafter):
 
     def start(self, call: DraftingCall) -> DraftSession:
         """Begin a call; the prompt is read at the first proposal."""
+        from .model_trees import TreeSession  # it builds on the chains of this file
+
         check_partner(call.target, self.model, "assistant_model", call.tokenizers)
-        return _DraftModelSession(self.model, call)
+        branching = self._branching(call.num_paths)
+        if max(branching) == 1:
+            return ModelSession(self.model, call)
+        kind = self._kind(call)
+        check_structure(call.verifier, kind if call.sampling else None)
+        if kind == "independent" and self.branching is not None:
+            raise ValueError(
+                f"branching={self.branching!r}: independent paths branch at the root only; allowed: num_draft_paths=, "
+                "or another drawing"
+            )
+        return TreeSession(self.model, call, kind, branching)
+
+    def _branching(self, num_paths: int) -> tuple[int, ...]:
+        if self.branching is None:
+            return (num_paths, 1)
+        if num_paths != 1:
+            raise ValueError(
+                f"num_draft_paths={num_paths}: branching={self.branching!r} says it already; leave one out"
+            )
+        return self.branching
+
+    def _kind(self, call: DraftingCall) -> DraftKind:
+        if not call.sampling or call.draft_temperature == 0:
+            return "deterministic"
+        return self.drawing or call.verifier.drafts[0]
 
 
-class _DraftModelSession(DraftSession):
+def check_structure(verifier: VerifierInfo, kind: DraftKind | None) -> None:
+    """Refuse trees that a verifier can't take, drawn as they are (None: the target is greedy, which takes any).
+
+    Raises:
+        ValueError: naming the option.
+    """
+    if verifier.structure == "chain":
+        raise ValueError(f"verification={verifier.name!r} takes single chains; allowed: one draft path")
+    if kind is not None and kind not in verifier.drafts:
+        raise ValueError(
+            f"verification={verifier.name!r} is not made for {kind} drafts; allowed are {list(verifier.drafts)}"
+        )
+
+
+class ModelSession(DraftSession):
+    """A draft model at work on one call: drafts one chain per row."""
+
     def __init__(self, model: Any, call: DraftingCall) -> None:
         self.runner: Runner = make_runner(model, call.stopwatch, "draft")
         self.device = self.runner.device
@@ -59,7 +120,7 @@ class _DraftModelSession(DraftSession):
         self._prefilled = False
         self._buffer = torch.empty(0, device=self.device)
 
-    def propose(self, state: BatchState, lengths: list[int]) -> DraftBatch:
+    def propose(self, state: BatchState, lengths: list[int]) -> DraftBatch | TreeBatch:
         """Draft token by token for all active rows; rows that want fewer ignore the surplus."""
         longest = max(lengths)
         if not longest:
@@ -122,7 +183,7 @@ class _DraftModelSession(DraftSession):
             block = Block(drafted, state.rows, starts, [1] * len(starts))
         return self.plan(logits[:, None], block)[:, 0]
 
-    def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None) -> None:
+    def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None, path: Tensor | None) -> None:
         """Take back what the draft read beyond the accepted tokens; the verifier's own token is still to be read."""
         if self._prefilled:
             valid = [length - 1 for length in state.lengths]

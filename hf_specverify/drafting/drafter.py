@@ -13,7 +13,9 @@ from transformers.generation.candidate_generator import CandidateGenerator
 from ..decoding.processors import ProcessorPlan
 from ..decoding.state import BatchState
 from ..decoding.timing import Stopwatch
-from .tree import DraftBatch
+from ..verification.base import VerifierInfo
+from .batch import DraftBatch
+from .tree_batch import TreeBatch
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class DraftingCall:
         stopwatch: gets the seconds of the draft's forwards as `draft`.
         prefill_chunk: tokens per prefill forward, or None.
         tokenizers: of target and draft, where the user gave them.
+        verifier: what the call's verifier says of itself.
+        num_paths: draft paths per row and step.
     """
 
     target: Any
@@ -41,18 +45,27 @@ class DraftingCall:
     stopwatch: Stopwatch
     prefill_chunk: int | None
     tokenizers: tuple[Any, Any]
+    verifier: VerifierInfo
+    num_paths: int
 
 
 class DraftSession(ABC):
     """A drafter at work on one call: all its state is here, so calls don't see each other."""
 
     @abstractmethod
-    def propose(self, state: BatchState, lengths: list[int]) -> DraftBatch:
-        """Propose up to lengths[i] tokens for each active row, on the target's device."""
+    def propose(self, state: BatchState, lengths: list[int]) -> DraftBatch | TreeBatch:
+        """Propose up to lengths[i] tokens, or levels of a tree, for each active row, on the target's device."""
 
     @abstractmethod
-    def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None) -> None:
-        """Learn the outcome, after the state has it: tokens accepted by row, target scores (A, n, V) if kept."""
+    def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None, path: Tensor | None) -> None:
+        """Learn the outcome, after the state has it.
+
+        Args:
+            state: the batch, the rows that are about to leave still among the active ones.
+            accepted: draft tokens accepted by active row.
+            scores: (A, n, V) the target's processed scores at the committed positions, if they are kept.
+            path: (A, D) the accepted nodes of trees; None for chains.
+        """
 
     @abstractmethod
     def select(self, places: list[int]) -> None:
@@ -82,3 +95,13 @@ class Drafter(CandidateGenerator, ABC):
         Raises:
             ValueError: if this drafter can't draft for the call's target.
         """
+
+
+def one_path_only(drafter: Drafter, call: DraftingCall) -> None:
+    """Refuse several paths of a drafter that has one.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    if call.num_paths != 1:
+        raise ValueError(f"num_draft_paths={call.num_paths}: {drafter.name} drafts one path; allowed is 1")

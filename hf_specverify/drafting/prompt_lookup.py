@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..decoding.state import BatchState
-from .drafter import Drafter, DraftingCall, DraftSession
-from .tree import DraftBatch
+from .batch import DraftBatch
+from .drafter import Drafter, DraftingCall, DraftSession, one_path_only
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 
@@ -40,6 +40,7 @@ class PromptLookup(Drafter):
 
     def start(self, call: DraftingCall) -> DraftSession:
         """Begin a call."""
+        one_path_only(self, call)
         return _PromptLookupSession(self.max_matching_ngram_size)
 
 
@@ -59,7 +60,7 @@ class _PromptLookupSession(DraftSession):
             tokens[row, : len(draft)] = draft
         return DraftBatch(torch.from_numpy(tokens).to(state.ids.device), counts, None)
 
-    def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None) -> None:
+    def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None, path: Tensor | None) -> None:
         """Nothing to learn: the text is the state."""
 
     def select(self, places: list[int]) -> None:

@@ -1,0 +1,25 @@
+"""What the documents show is what the code does."""
+
+import re
+from pathlib import Path
+
+import hf_specverify as sv
+from hf_specverify import verification
+
+VERIFIERS = (Path(__file__).parents[1] / "docs" / "verifiers.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_verifiers():
+    for name, info in sv.verifiers().items():
+        drafts = "one chain" if info.structure == "chain" else ", ".join(info.drafts).replace("_", " ")
+        assert f"| `{name}` | {drafts} | {info.summary} ({info.paper}) |" in VERIFIERS
+    assert len(re.findall(r"^\| `", VERIFIERS, re.MULTILINE)) == len(sv.verifiers())
+
+
+def test_a_verifier_of_one_s_own():
+    code = re.search(r"```python\n(.*?)```", VERIFIERS, re.DOTALL)
+    try:
+        exec(code[1], {})
+        assert "suspicious" in sv.verifiers()
+    finally:
+        verification._REGISTRY.pop("suspicious", None)

@@ -136,13 +136,14 @@ def test_uncapped_hierarchical_accepts_more_than_it_may() -> None:
         biased, exact = output_law(Uncapped(), case), output_law(get_verifier("hierarchical"), case)
         assert biased.expected_accepted >= exact.expected_accepted - 1e-12
         errors.append(law_error(Uncapped(), case))
-    assert 5e-3 < max(errors) < 1e-1
+    assert 1e-2 < max(errors) < 2e-2
 
 
 def test_first_child_among_ties_is_biased_where_all_ratios_tie() -> None:
     case = Case("p = q", 2, constant([0.5, 0.5], 2), constant([0.5, 0.5], 2), {})
-    assert law_error(FirstAmongTies(), case, 2) > 5e-2
-    assert law_error(GreedyMultipathBlockVerification(), case, 2) < 1e-12
+    for num_paths in (2, 3):
+        assert 0.08 < law_error(FirstAmongTies(), case, num_paths) < 0.1
+        assert law_error(GreedyMultipathBlockVerification(), case, num_paths) < 1e-12
 
 
 def test_mistakes_in_the_parts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

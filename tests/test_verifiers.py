@@ -24,6 +24,7 @@ from hf_specverify.verification import (
     verify_greedy,
 )
 from hf_specverify.verification.draws import Draws
+from hf_specverify.verification.residual import kept_weight
 
 NAMES = list(verifiers())
 LOSSLESS = [name for name, info in verifiers().items() if info.lossless]
@@ -145,6 +146,11 @@ def test_rejection_without_residual_samples_the_target() -> None:
     one_hot = torch.tensor([[[0.0, 0.9999999], [0.5, 0.5]]])
     TokenVerification().verify_batch(DraftBatch(tokens[None], (1,), None), one_hot, batched)
     assert torch.equal(batched.weights, one_hot[:, 0])
+
+
+def test_chance_of_an_inner_node_has_a_value_everywhere() -> None:
+    mass, weight = torch.tensor([0.0, 0.0, 0.25, 0.0, 0.3]), torch.tensor([1.0, 0.5, 0.5, 0.0, 1.0])
+    assert kept_weight(mass, weight).tolist() == pytest.approx([1, 0, 1 / 3, 0, 1])
 
 
 @pytest.mark.parametrize("name", ON_CHAINS)

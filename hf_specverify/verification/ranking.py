@@ -70,10 +70,23 @@ def mass_below(p: Tensor, q: Tensor, token: Tensor) -> Tensor:
 
 def masses_below(p: Tensor, q: Tensor) -> Tensor:
     """(…, V) the mass of q that ranks below each token, as `mass_below`; one stable sort."""
-    order = (p / q).sort(dim=-1, stable=True).indices
+    order = _ascending(p / q)
     mass = precise(q).gather(-1, order)
     lacking = (1 - mass.sum(dim=-1, keepdim=True)).clamp(min=0)
     return torch.zeros_like(mass).scatter_(-1, order, mass.cumsum(dim=-1) - mass + lacking)
+
+
+def _ascending(ratio: Tensor) -> Tensor:
+    """(…, V) the order of non-negative numbers, ties by index; where there is nan its place is any.
+
+    The bits of non-negative floats are in the order of the numbers, and one row of integers is sorted by radix on a
+    CPU: .9 ms against 12 ms for 151,936 tokens.
+    """
+    if ratio.device.type != "cpu":
+        return ratio.sort(dim=-1, stable=True).indices
+    bits = ratio.view(torch.int64 if ratio.dtype == torch.float64 else torch.int32)
+    rows = [row.sort(stable=True).indices for row in bits.reshape(-1, ratio.shape[-1])]
+    return torch.stack(rows).reshape(ratio.shape)
 
 
 def highest(ratio: Tensor, tokens: Tensor, drawn: Tensor) -> Tensor:

@@ -1,0 +1,388 @@
+"""Schedules: the rule by hand, and the exact joint law of what comes out of them."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_specverify.drafting.tree import DraftTree
+from hf_specverify.scheduling import (
+    admitted,
+    expected_accepted,
+    goodput,
+    goodput_length,
+    schedule_batch,
+    schedule_drawn,
+    worth_drafting,
+)
+from hf_specverify.testing import Case, contexts, enumerate_outcomes, target_law
+from hf_specverify.verification import get_verifier
+
+ACCEPTANCE = [0.95, 0.90, 0.88, 0.78, 0.55, 0.30, 0.12, 0.05]
+LATENCY = [2.9, 3.0, 3.2, 3.4, 3.7, 4.1, 4.6, 5.2, 6.0]  # the example does not give the first, γ = 0
+
+
+def test_worked_example():
+    expected = expected_accepted(ACCEPTANCE)[1:].tolist()
+    assert expected == pytest.approx([0.95, 1.81, 2.56, 3.15, 3.47, 3.57, 3.58, 3.58], abs=0.0075)
+    rates = goodput(ACCEPTANCE, LATENCY)[1:].tolist()
+    assert rates == pytest.approx([0.65, 0.88, 1.05, 1.12, 1.09, 0.99, 0.88, 0.76], abs=0.0075)
+    assert goodput_length(ACCEPTANCE, LATENCY) == 4
+    assert goodput_length(torch.tensor(ACCEPTANCE), torch.tensor(LATENCY)) == 4
+
+
+def test_length_stops_at_the_first_fall():
+    assert goodput_length([0.9, 0.9], [1.0, 2.0, 2.0]) == 0  # a global maximum would be 2
+    assert goodput_length([], [1.0]) == 0
+    assert goodput_length([1.0, 1.0], [1.0, 1.0, 1.0]) == 2
+    assert goodput_length([0.5], [1.0, 1.5]) == 0  # equal is no rise
+    for arguments, name in (
+        (([1.1], [1.0, 1.0]), "acceptance"),
+        (([float("nan")], [1.0, 1.0]), "acceptance"),
+        (([0.5], [1.0]), "latency"),
+        (([0.5], [1.0, 1.0, 1.0]), "latency"),
+        (([0.5], [1.0, 0.0]), "latency"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            goodput_length(*arguments)
+
+
+def random_batch(seed: int, rows: int = 5, longest: int = 6) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    acceptance = torch.rand(rows, longest, generator=generator, dtype=torch.float64) ** 0.4
+    acceptance[torch.rand(rows, longest, generator=generator) < 0.2] = 1.0  # ties
+    steps = torch.rand(rows * longest, generator=generator, dtype=torch.float64)
+    latency = torch.cat([torch.tensor([2.0]), 2 + (0.25 * steps * torch.arange(1, rows * longest + 1) / 8).cumsum(0)])
+    return acceptance, latency, torch.randint(longest + 1, (rows,), generator=generator)
+
+
+def greedy_by_hand(acceptance: Tensor, latency: Tensor, drafted: list[int]) -> tuple[list[int], list[list[float]]]:
+    rows, longest = acceptance.shape
+    lengths, expected = [0] * rows, float(rows)
+    threshold = [[float("inf")] * longest for _ in range(rows)]
+    survival = acceptance.cumprod(1).tolist()
+    while True:
+        candidates = [(-survival[row][n], row) for row, n in enumerate(lengths) if n < drafted[row]]
+        if not candidates:
+            return lengths, threshold
+        gain, row = min(candidates)
+        k = sum(lengths)
+        threshold[row][lengths[row]] = expected * (float(latency[k + 1]) / float(latency[k]) - 1)
+        if (expected - gain) / float(latency[k + 1]) <= expected / float(latency[k]):
+            return lengths, threshold
+        lengths[row] += 1
+        expected -= gain
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_batched_greedy(seed):
+    acceptance, latency, drafted = random_batch(seed)
+    lengths, threshold = greedy_by_hand(acceptance, latency, drafted.tolist())
+    schedule = schedule_batch(acceptance.cumprod(1), latency, drafted)
+    assert schedule.lengths.tolist() == lengths
+    assert schedule.threshold.flatten().tolist() == pytest.approx(list(itertools.chain(*threshold)), abs=1e-12)
+    assert schedule_batch(acceptance.cumprod(1), lambda tokens: latency[tokens], drafted).lengths.tolist() == lengths
+
+
+def test_some_batches_are_cut_and_some_are_not():
+    totals = [int(schedule_batch(a.cumprod(1), t, d).lengths.sum()) for a, t, d in map(random_batch, range(12))]
+    assert min(totals) > 0 and len(set(totals)) > 4
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_row_is_the_rule_of_one_row(seed):
+    acceptance, latency, _ = random_batch(seed, rows=1)
+    expected = goodput_length(acceptance[0], latency)
+    assert schedule_batch(acceptance.cumprod(1), latency).lengths.tolist() == [expected]
+    drawn = schedule_drawn(acceptance, latency)
+    assert drawn.lengths.tolist() == [expected]
+    assert drawn.cut.tolist() == [expected < 6]
+    survival = torch.cat([torch.ones(1, dtype=torch.float64), acceptance[0].cumprod(0)])
+    for i in range(min(expected + 1, 6)):  # θ = (τ / surv) · (lat(i + 1) / lat(i) - 1)
+        theta = float(expected_accepted(acceptance[0])[i] + 1) / survival[i] * (latency[i + 1] / latency[i] - 1)
+        assert float(drawn.required[0, i]) == pytest.approx(float(theta))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_drawn_schedule_ends_every_row_at_its_first_position_that_does_not_pay(seed):
+    acceptance, latency, drafted = random_batch(seed)
+    schedule = schedule_drawn(acceptance.float(), latency, drafted)
+    for row, length in enumerate(schedule.lengths.tolist()):
+        assert length == int(drafted[row]) or bool(schedule.cut[row])
+        assert bool((acceptance[row, :length].float() > schedule.required[row, :length]).all())
+        if bool(schedule.cut[row]):
+            assert not bool(acceptance[row, length].float() > schedule.required[row, length])
+        beyond = length + int(schedule.cut[row])
+        assert bool(schedule.required[row, beyond:].isinf().all())
+    flags = admitted(acceptance.float()[..., None], schedule.required)[..., 0]
+    kept = flags & (torch.arange(6) < drafted[:, None])
+    assert kept.long().cumprod(1).sum(1).tolist() == schedule.lengths.tolist()
+
+
+def test_empty_and_free_batches():
+    assert schedule_batch(torch.ones(3, 0), [1.0]).lengths.tolist() == [0, 0, 0]
+    assert schedule_drawn(torch.ones(3, 0), [1.0]).lengths.tolist() == [0, 0, 0]
+    free = torch.ones(13)
+    assert schedule_batch(torch.full((3, 4), 0.1), free).lengths.tolist() == [4, 4, 4]
+    assert schedule_drawn(torch.full((3, 4), 0.1), free).lengths.tolist() == [4, 4, 4]
+    nothing_left = torch.tensor([[0.0, 0.5]])
+    assert schedule_drawn(nothing_left, torch.tensor([3.0, 2.0, 1.0])).lengths.tolist() == [1]  # cheaper, yet hopeless
+    for call in (schedule_batch, schedule_drawn):
+        for arguments, name in (
+            ((torch.tensor([[1.5]]), free), "survival|predicted"),
+            ((torch.ones(2), free), "survival|predicted"),
+            ((torch.ones(2, 7), free), "latency"),
+            ((torch.ones(2, 2), free, torch.ones(3)), "drafted"),
+        ):
+            with pytest.raises(ValueError, match=name):
+                call(*arguments)
+    with pytest.raises(ValueError, match="before"):
+        schedule_drawn(torch.ones(2, 2), free, None, torch.ones(2, 3))
+    with pytest.raises(ValueError, match="required"):
+        admitted(torch.ones(2, 3, 5), torch.ones(2, 2))
+
+
+def test_worth_drafting():
+    def rows(gains, extra, **options):
+        gains = torch.tensor(gains)
+        arguments = {"expected": 6.0, "seconds": 3.0} | options
+        return worth_drafting(torch.ones_like(gains), gains, extra_seconds=torch.tensor(extra), **arguments).tolist()
+
+    assert rows([0.9, 0.1, 0.8], [0.0, 0.4, 0.5, 0.9]) == [True, False, True]  # 1.7 tokens for .5 s, at 2 per s
+    assert rows([0.9, 0.1, 0.8], [0.0, 0.5, 1.0, 1.5]) == [False] * 3
+    # A draft pass that no single row is worth, but two are.
+    assert rows([0.9, 0.1, 0.8], [0.0, 0.5, 0.6, 1.5]) == [True, False, True]
+    assert rows([0.9, 0.1, 0.8], [0.0, 0.3, 0.5, 0.9], drafting=torch.tensor([False, True, True])) == [
+        False, False, True
+    ]  # fmt: skip
+    assert rows([0.0, 0.0], [0.0, 0.0, 0.0]) == [False, False]
+    assert rows([], [0.0]) == []
+    with pytest.raises(ValueError, match="extra_seconds"):
+        rows([0.5], [0.0])
+    with pytest.raises(ValueError, match="expected and seconds"):
+        rows([0.5], [0.0, 1.0], seconds=0.0)
+
+
+# ---- the exact law of the output ----
+
+Row = tuple[Case, dict[tuple[int, ...], Tensor]]
+Cut = tuple[int, Tensor]
+"""How many tokens are verified, and which tokens (n + 1, V) are taken to be admitted at each position and behind."""
+
+
+def toy_rows(seed: int, count: int, length: int, size: int) -> list[Row]:
+    """Rows with the acceptance (V,) predicted for every token after every context: from A and S of a toy companion."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def table() -> dict[tuple[int, ...], Tensor]:
+        weights = {
+            x: torch.rand(size, generator=generator, dtype=torch.float64) ** 2 + 0.02 for x in contexts(length, size)
+        }
+        return {context: law / law.sum() for context, law in weights.items()}
+
+    rows: list[Row] = []
+    for _ in range(count):
+        p, q, c = table(), table(), table()
+        predicted = {}
+        for context in contexts(length - 1, size):
+            overlap = torch.minimum(q[context], c[context]).sum()
+            signal = (c[context] / q[context]).clamp(max=1)
+            predicted[context] = 0.05 + 0.9 * (0.7 * signal + 0.3 * overlap)
+        rows.append((Case("toy", length, p, q, {}), predicted))
+    return rows
+
+
+def drafts(case: Case) -> list[tuple[float, tuple[int, ...]]]:
+    size = len(case.p[()])
+    blocks = []
+    for block in itertools.product(range(size), repeat=case.length):
+        chance = 1.0
+        for i, token in enumerate(block):
+            chance *= float(case.q[block[:i]][token])
+        blocks.append((chance, block))
+    return blocks
+
+
+def row_law(verifier: str, row: Row, block: tuple[int, ...], cut: Cut) -> Tensor:
+    """The law of the L + 1 next tokens of one row, given its draft and how it was cut."""
+    case, (length, flags) = row[0], cut
+    laws = [
+        case.q[block[:i]] * flags[i] if i < case.length else torch.zeros_like(case.p[()]) for i in range(length + 1)
+    ]
+    tree = DraftTree.chain(torch.tensor(block[:length], dtype=torch.long), torch.stack(laws))
+    p = torch.stack([case.p[block[:i]] for i in range(length + 1)])
+    law = torch.zeros_like(target_law(case))
+    for chance, verdict in enumerate_outcomes(lambda draws: get_verifier(verifier).verify(tree, p, draws)):
+        output = (*tree.tokens[verdict.path].tolist(), int(verdict.next_token))
+        law[output] += chance * target_law(case, output)
+    return law
+
+
+Scheduler = Callable[[list[Row], list[tuple[int, ...]]], list[Cut]]
+
+
+def joint_error(rows: list[Row], schedule: Scheduler, verifier: str) -> tuple[float, float]:
+    """Largest errors of the joint law of all rows, and of the laws of single rows."""
+    joint: Tensor | float = 0.0
+    targets = [target_law(case).flatten() for case, _ in rows]
+    for drawn in itertools.product(*(drafts(case) for case, _ in rows)):
+        blocks = [block for _, block in drawn]
+        law = torch.ones(1, dtype=torch.float64)
+        for row, block, cut, (chance, _) in zip(rows, blocks, schedule(rows, blocks), drawn, strict=True):
+            law = torch.outer(law, chance * row_law(verifier, row, block, cut).flatten()).flatten()
+        joint = joint + law
+    assert isinstance(joint, Tensor)
+    product = torch.ones(1, dtype=torch.float64)
+    for target in targets:
+        product = torch.outer(product, target).flatten()
+    shaped = joint.view([len(target) for target in targets])
+    singles = [
+        float((shaped.sum(dim=[d for d in range(len(rows)) if d != i]) - target).abs().max())
+        for i, target in enumerate(targets)
+    ]
+    return float((joint - product).abs().max()), max(singles)
+
+
+def vocabulary_predictions(rows: list[Row], blocks: list[tuple[int, ...]]) -> Tensor:
+    """(B, L, V)"""
+    return torch.stack(
+        [
+            torch.stack([row[1][block[:i]] for i in range(row[0].length)])
+            for row, block in zip(rows, blocks, strict=True)
+        ]
+    )
+
+
+def at_drawn(predictions: Tensor, blocks: list[tuple[int, ...]]) -> Tensor:
+    return predictions.gather(2, torch.tensor(blocks)[..., None]).squeeze(2)
+
+
+def corrected(latency: list[float], ordered: bool = False) -> Scheduler:
+    def schedule(rows: list[Row], blocks: list[tuple[int, ...]]) -> list[Cut]:
+        predictions = vocabulary_predictions(rows, blocks)
+        before = None
+        if ordered:  # what is expected of a position before its token is drawn
+            laws = [
+                torch.stack([row[0].q[block[:i]] for i in range(row[0].length)]) for row, block in zip(rows, blocks)
+            ]
+            before = (torch.stack(laws) * predictions).sum(-1)
+        found = schedule_drawn(at_drawn(predictions, blocks), torch.tensor(latency), before=before)
+        flags = admitted(predictions, found.required)
+        for row, (length, cut) in enumerate(zip(found.lengths.tolist(), found.cut.tolist(), strict=True)):
+            assert cut == (length < len(blocks[row]))
+        return [(n, flags[row]) for row, n in enumerate(found.lengths.tolist())]
+
+    return schedule
+
+
+def uncorrected(latency: list[float]) -> Scheduler:
+    exact = corrected(latency)
+
+    def schedule(rows: list[Row], blocks: list[tuple[int, ...]]) -> list[Cut]:
+        cuts = exact(rows, blocks)
+        return [(n, torch.cat([torch.ones_like(v[:n]), torch.zeros_like(v[n:])])) for n, v in cuts]
+
+    return schedule
+
+
+def global_maximum(latency: list[float], looks: bool) -> Scheduler:
+    """The γ of the largest goodput over a whole block: even what is known before each token makes it biased."""
+
+    def schedule(rows: list[Row], blocks: list[tuple[int, ...]]) -> list[Cut]:
+        predictions = vocabulary_predictions(rows, blocks)
+        seen = at_drawn(predictions, blocks) if looks else predictions.mean(-1)
+        length = int(goodput(seen[0], latency).argmax())
+        flags = torch.ones_like(predictions[0], dtype=torch.bool)
+        if looks:
+            flags = admitted(predictions, schedule_drawn(seen, torch.tensor(latency)).required)[0]
+            for place, token in enumerate(blocks[0][:length]):
+                flags[place, token] = True
+        elif length < len(blocks[0]):
+            flags[length] = False
+        return [(length, flags)]
+
+    return schedule
+
+
+def known_before(latency: list[float]) -> Scheduler:
+    """The sorted greedy rule with predictions that do not look at the drawn token: no correction is needed."""
+
+    def schedule(rows: list[Row], blocks: list[tuple[int, ...]]) -> list[Cut]:
+        predictions = vocabulary_predictions(rows, blocks)
+        found = schedule_batch(predictions.mean(-1).cumprod(1), torch.tensor(latency))
+        cuts = []
+        for row, length in enumerate(found.lengths.tolist()):
+            flags = torch.ones_like(predictions[row])
+            flags[length:] = 0
+            cuts.append((length, flags))
+        return cuts
+
+    return schedule
+
+
+def everything_else_fixed(latency: list[float]) -> Scheduler:
+    """The sorted greedy rule by drawn tokens, each row corrected as if the other rows' tokens had been given."""
+
+    def lengths(predictions: Tensor, blocks: list[tuple[int, ...]]) -> list[int]:
+        return schedule_batch(at_drawn(predictions, blocks).cumprod(1), torch.tensor(latency)).lengths.tolist()
+
+    def schedule(rows: list[Row], blocks: list[tuple[int, ...]]) -> list[Cut]:
+        predictions = vocabulary_predictions(rows, blocks)
+        flags = torch.zeros_like(predictions)
+        for row, place, token in itertools.product(*map(range, predictions.shape)):
+            other = list(blocks)
+            other[row] = (*blocks[row][:place], token, *blocks[row][place + 1 :])
+            flags[row, place, token] = lengths(predictions, other)[row] > place
+        return [(n, flags[row]) for row, n in enumerate(lengths(predictions, blocks))]
+
+    return schedule
+
+
+JAGGED = [1.0, 1.18, 1.5, 1.55, 2.1, 2.3, 3.0]
+VERIFIERS = ["token", "block"]
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("seed", range(3))
+def test_one_row_is_lossless(verifier, seed):
+    for length, size in ((1, 3), (2, 3), (3, 2)):
+        rows = toy_rows(seed, 1, length, size)
+        for latency in ([1.0, 1.2, 1.5, 1.9], JAGGED[:4]):
+            assert joint_error(rows, corrected(latency[: length + 1]), verifier)[0] < 1e-9
+            assert joint_error(rows, known_before(latency[: length + 1]), verifier)[0] < 1e-9
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("seed", range(3))
+def test_two_rows_are_jointly_lossless(verifier, seed):
+    for length, size, latency in ((1, 3, JAGGED[:3]), (2, 2, JAGGED[:5]), (2, 2, [1.0, 1.1, 1.25, 1.4, 1.8])):
+        rows = toy_rows(seed + 10, 2, length, size)
+        for schedule in (corrected(latency), corrected(latency, ordered=True), known_before(latency)):
+            assert joint_error(rows, schedule, verifier)[0] < 1e-9
+
+
+def test_three_rows_are_jointly_lossless():
+    assert joint_error(toy_rows(20, 3, 1, 3), corrected([1.0, 1.18, 1.5, 1.55]), "token")[0] < 1e-9
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_without_the_correction_the_law_is_off(verifier):
+    assert joint_error(toy_rows(0, 1, 2, 3), uncorrected([1.0, 1.2, 1.5]), verifier)[0] > 1e-3
+    assert joint_error(toy_rows(10, 2, 2, 2), uncorrected(JAGGED[:5]), verifier)[0] > 1e-3
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_global_maximum_is_biased(looks):
+    errors = [
+        joint_error(toy_rows(seed, 1, 2, 3), global_maximum([1.0, 1.5, 1.55], looks), "token")[0] for seed in range(4)
+    ]
+    assert max(errors) > 1e-3
+
+
+def test_the_sorted_order_cannot_be_corrected_row_by_row():
+    latency = [1.0, 1.2, 1.75]
+    errors = [joint_error(toy_rows(seed, 2, 1, 3), everything_else_fixed(latency), "token") for seed in range(10, 14)]
+    assert max(single for _, single in errors) < 1e-9
+    assert max(joint for joint, _ in errors) > 1e-5

@@ -10,6 +10,8 @@ import pytest
 import tiny
 from tokenizing import byte_tokenizer
 
+from hf_specverify import verification
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -52,3 +54,24 @@ def test_mixed_prompts(tmp_path, monkeypatch, capsys):
     texts = [json.loads(line)["prompt"] for line in capsys.readouterr().out.splitlines()]
     code = [f"Complete this function.\n```python\ndef f{n}():\n```" for n in range(2)]
     assert texts == ["question 0", "sum 0", code[0], "question 2", "sum 1", code[1]]
+
+
+def test_replay_verifiers(pair, tmp_path, monkeypatch, capsys):
+    (tmp_path / "prompts.txt").write_text("first prompt\nsecond\n")
+    file = tmp_path / "out.json"
+    try:
+        run(
+            "replay_verifiers.py", *pair, str(tmp_path / "prompts.txt"), "--max-new-tokens", "20", "--batch-size", "2",
+            "--json", str(file), monkeypatch=monkeypatch,
+        )  # fmt: skip
+    finally:
+        verification._REGISTRY.pop("replay", None)
+    figures = json.loads(file.read_text())["figures"]
+    block = [figure for figure in figures if figure["verifier"] == "block"]
+    assert [figure["length"] for figure in block] == [3, 5, 8]
+    assert all(1 <= figure["tokens_per_pass"] <= 9 for figure in figures)
+    names = {figure["verifier"] for figure in figures if figure["paths"] == 3}
+    assert names == {
+        "greedy_multipath_block", "traversal", "multi_round", "multi_round_without_replacement", "k_seq", "naive"
+    }  # fmt: skip
+    assert "against token" in capsys.readouterr().out

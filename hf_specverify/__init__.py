@@ -1,5 +1,6 @@
 """Speculative decoding for Transformers: batched, and lossless unless you ask otherwise."""
 
+from .calibrating import calibrate
 from .config import SpeculationConfig
 from .diagnostics import first_divergence
 from .drafting import Drafter, DraftModel, PromptLookup
@@ -17,6 +18,7 @@ __all__ = [
     "SpeculationReport",
     "SpeculativeDecoding",
     "SpeculativeOutput",
+    "calibrate",
     "disable",
     "enable",
     "enabled",

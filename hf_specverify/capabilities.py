@@ -76,6 +76,14 @@ SUPPORTED = (
     Support("quantised models, `device_map`", "target and draft may be on different devices"),
     Support("draft and target with padded heads", "common vocabulary, same tokenizer"),
     Support("attention `sdpa`, `eager`, `flex_attention`", "row cache, where a probe finds it exact"),
+    Support(
+        "`num_draft_paths`, draft trees",
+        "in the row cache, with draft models; refused for the layouts below, prompt lookup, candidate generators",
+    ),
+    Support(
+        "`verify_length`, `draft_length`",
+        "schedules of single chains; signals come from draft models and prompt lookup",
+    ),
     Support("FlashAttention, alibi (bloom)", "masked holes in the host's cache, where no layer has a window"),
     Support("gpt_neo and other families without custom masks", "row by row, with a warning"),
     Support("recurrent and hybrid models", "row by row, by snapshot and replay, with a warning"),
@@ -181,6 +189,13 @@ def rope_limit(config: Any) -> int | None:
     return int(original or config.max_position_embeddings)
 
 
+def _tunes_attention(request: Request) -> bool:
+    """Whether attention is scaled by cache slots that this call can reach (Llama 4)."""
+    config = request.model.config.get_text_config(decoder=True)
+    tuned = bool(getattr(config, "attn_temperature_tuning", False))
+    return tuned and request.generation_config.max_length > (getattr(config, "floor_scale", None) or 0)
+
+
 def _is_used(cache: Any) -> bool:
     return cache is not None and bool(getattr(cache, "_is_user_defined", False))
 
@@ -222,6 +237,11 @@ REFUSED = (
         "frequencies then depend on the longest text in the batch, drafts included; keep `max_length` within "
         "`original_max_position_embeddings`",
         _grows_rope,
+    ),
+    Refusal(
+        "attention temperature tuning (Llama 4) beyond `floor_scale`",
+        "the model takes positions from its cache and not from the call; keep `max_length` within `floor_scale`",
+        _tunes_attention,
     ),
     Refusal(
         "images, audio and other model inputs",

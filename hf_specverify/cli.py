@@ -1,4 +1,4 @@
-"""The command line: `specverify demo | bench`.
+"""The command line: `specverify demo | bench | calibrate | profile | explain`.
 
 Nothing heavy is imported here, so that `--help` and mistakes are answered at once; each command imports what it runs.
 """
@@ -133,6 +133,48 @@ def bench(context: typer.Context) -> None:
     inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     inner.command(name="bench")(command)
     inner(args=context.args, prog_name="specverify bench")
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    help="Learn from a prompt file which draft tokens are accepted; see `specverify calibrate --help`.",
+)
+def calibrate(context: typer.Context) -> None:
+    """Hand everything to the command's own module, which needs torch even to name its options."""
+    from hf_specverify.calibrate_command import calibrate_command
+
+    inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    inner.command(name="calibrate")(calibrate_command)
+    inner(args=context.args, prog_name="specverify calibrate")
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    help="Measure what forwards cost on this machine; see `specverify profile --help`.",
+)
+def profile(context: typer.Context) -> None:
+    """Hand everything to the command's own module, which needs torch even to name its options."""
+    from hf_specverify.profile_command import profile_command
+
+    inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    inner.command(name="profile")(profile_command)
+    inner(args=context.args, prog_name="specverify profile")
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    help="Say what models cost here and whether speculation pays; see `specverify explain --help`.",
+)
+def explain(context: typer.Context) -> None:
+    """Hand everything to the command's own module, which needs torch even to name its options."""
+    from hf_specverify.explain_command import explain_command
+
+    inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    inner.command(name="explain")(explain_command)
+    inner(args=context.args, prog_name="specverify explain")
 
 
 if __name__ == "__main__":

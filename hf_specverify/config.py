@@ -8,7 +8,8 @@ from typing import Any
 
 from .verification import VerifierInfo, verifiers
 
-VERIFY_LENGTHS = ("fixed",)
+VERIFY_LENGTHS = ("fixed", "goodput", "auto")
+DRAFT_LENGTHS = ("fixed", "goodput")
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,22 @@ class SpeculationConfig:
     """Draft paths per step and row, for the verifiers that take trees or paths; equal prefixes are scored once."""
 
     verify_length: str = "fixed"
-    """How many of the drafted tokens the target scores; `fixed` means all of them."""
+    """How many of the drafted tokens the target scores: `fixed`, all of them; `goodput`, those that are expected to
+    pay, by a calibration and the costs of the models; or `auto`: drafts as many as promise the most tokens per second, none
+    included, by costs and by what was accepted so far, and verifies them all."""
+
+    draft_length: str = "fixed"
+    """How many tokens are drafted: `fixed`, num_draft_tokens; or `goodput`: a row stops where one more is not expected
+    to pay, by a calibration of the draft's own signals."""
+
+    calibration: Any = None
+    """A `CalibrationTable`, or the folder of one: predicts acceptance for `goodput`."""
+
+    online_calibration: bool = False
+    """Let the calibration follow what is accepted in this call; it is the prior."""
+
+    costs: Any = None
+    """A `CostModel`, or the path of a saved one; None measures the models in the first call that needs it."""
 
     draft_temperature: float | None = None
     """Temperature of the draft model while the target samples; None means the target's, 0 the most likely token."""
@@ -44,9 +60,11 @@ class SpeculationConfig:
         _check_integer(self, "num_draft_paths")
         self._check_paths(known)
         _check(self.verify_length in VERIFY_LENGTHS, self, "verify_length", list(VERIFY_LENGTHS))
+        _check(self.draft_length in DRAFT_LENGTHS, self, "draft_length", list(DRAFT_LENGTHS))
         _check_temperature(self)
-        if not isinstance(self.require_lossless, bool):
-            raise TypeError(f"require_lossless={self.require_lossless!r}: allowed are True and False")
+        for name in ("require_lossless", "online_calibration"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name}={getattr(self, name)!r}: allowed are True and False")
         if self.require_lossless and not known[self.verification].lossless:
             lossless = sorted(name for name, info in known.items() if info.lossless)
             raise ValueError(

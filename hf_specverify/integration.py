@@ -6,7 +6,7 @@ import inspect
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,8 @@ from .decoding.timing import Stopwatch
 from .drafting import DraftingCall, as_drafter
 from .drafting.vocabulary import check_partner
 from .report import SpeculationReport
-from .scheduling import FixedLength
+from .scheduling.build import make_schedule
+from .scheduling.schedule import Schedule
 from .verification import GeneratorDraws, get_verifier
 
 _OPTIONS = ("companion_model", "generator", *SpeculationConfig.option_names())
@@ -139,26 +140,27 @@ class SpeculativeDecoding:
                 f"'{target.layout}', which has no trees; allowed is 1"
             )
         plan, sampling = ProcessorPlan(processors), bool(generation_config.do_sample)
-        session = self.drafter.start(
-            DraftingCall(
-                target=model,
-                state=state,
-                plan=plan,
-                sampling=sampling,
-                draft_temperature=self.config.draft_temperature,
-                generator=self.generator,
-                stopwatch=stopwatch,
-                prefill_chunk=generation_config.prefill_chunk_size,
-                tokenizers=self.tokenizers,
-                verifier=get_verifier(self.config.verification).info,
-                num_paths=self.config.num_draft_paths,
-            )
+        call = DraftingCall(
+            target=model,
+            state=state,
+            plan=plan,
+            sampling=sampling,
+            draft_temperature=self.config.draft_temperature,
+            generator=self.generator,
+            stopwatch=stopwatch,
+            prefill_chunk=generation_config.prefill_chunk_size,
+            tokenizers=self.tokenizers,
+            verifier=get_verifier(self.config.verification).info,
+            num_paths=self.config.num_draft_paths,
+            takes_trees=target.takes_trees,
         )
+        schedule = self.make_schedule(call)
+        session = self.drafter.start(replace(call, signals=schedule.draft_signals, stopper=schedule.stopper))
         return SpeculativeLoop(
             state=state,
             target=target,
             session=session,
-            schedule=FixedLength(self.config.num_draft_tokens or self.drafter.default_num_draft_tokens),
+            schedule=schedule,
             verifier=get_verifier(self.config.verification),
             plan=plan,
             stopping=stopping,
@@ -168,6 +170,10 @@ class SpeculativeDecoding:
             streamer=self.streamer,
             sampling=sampling,
         )
+
+    def make_schedule(self, call: DraftingCall) -> Schedule:
+        """The schedule of a call; calibration puts its own here."""
+        return make_schedule(self.config, self.drafter, self.companion_model, call)
 
     def _check_companion(self, model: Any) -> None:
         if self.companion_model is None:

@@ -43,7 +43,7 @@ class SpeculationReport:
         drafter, layout: what proposed the tokens, and how rows were laid out in the scoring forward.
     """
 
-    schema_version: ClassVar[int] = 1
+    schema_version: ClassVar[int] = 2
 
     steps: tuple[StepRecord, ...] = field(repr=False)
     seconds: dict[str, float]

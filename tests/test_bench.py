@@ -27,6 +27,9 @@ from hf_specverify.benchmark.result import BenchResult, ResumeError
 from hf_specverify.benchmark.runs import Outcome, run_cell
 from hf_specverify.benchmark.settings import LOOKUP, BenchSettings, Block, Cell, cells_for, rotated
 from hf_specverify.benchmark.summary import CellSummary, GroupSummary, Spread, table_of
+from hf_specverify.scheduling import CalibrationTable, CostModel
+from hf_specverify.scheduling.cost_points import Point
+from hf_specverify.scheduling.fingerprint import Fingerprint
 
 PROMPTS = ["the cat sat on the mat and the cat", "one two three", "a b a b a b a", "red green blue red green"]
 TINY = BenchSettings(
@@ -348,3 +351,26 @@ def test_quantized_drafts_are_loaded(tmp_path: Path) -> None:
         model = load_model(str(tmp_path), "bfloat16", quantization)
         assert type(model.model.layers[0].mlp.up_proj) is kind
         assert model.get_input_embeddings().weight.dtype == torch.bfloat16
+
+
+def test_schedules_run_with_what_they_need(tmp_path: Path) -> None:
+    """A benchmark of every schedule, with a calibration and costs from files."""
+    target, draft = tiny_model(0), tiny_model(1)
+    signal = torch.rand(500)
+    CalibrationTable.fit({"q": signal}, signal).save_pretrained(tmp_path / "table")
+    points = [
+        Point(role, 8, batch, n, 0.5 + n / 50) for role in ("target", "draft") for batch in (1, 2) for n in (1, 99)
+    ]
+    CostModel(points, Fingerprint.of({"target": target, "draft": draft})).save(tmp_path / "costs.json")
+    settings = replace(
+        TINY,
+        batch_sizes=(2,),
+        draft_lengths=(3,),
+        schedules=("fixed", "auto", "stop", "cut", "stop+cut"),
+        calibration=str(tmp_path / "table"),
+        costs=str(tmp_path / "costs.json"),
+    )
+    result = run_bench(settings, target, draft, WordTokenizer(), PROMPTS)
+    greedy = [run for run in result.runs if run.temperature == 0]
+    assert {run.schedule for run in greedy} == set(settings.schedules)
+    assert all(all(run.identical_to_plain) for run in greedy if run.identical_to_plain is not None)

@@ -30,6 +30,7 @@ def record(cell: str, speed: float, chunk: int = 0, **fields: Any) -> RunRecord:
         "position": 0,
         "seed": 0,
         "verification": "token",
+        "schedule": "fixed",
         "new_tokens": (10,),
         "wall_seconds": 10 / speed,
         "time_to_first_token": (0.5,),
@@ -144,6 +145,14 @@ def test_stock_runs_at_batch_1_only() -> None:
     several = replace(SMALL, draft_lengths=(2,), verifications=("token", "block", "traversal:3"), stock=False)
     names = ["plain", "ours L=2", "ours block L=2", "ours traversal:3 L=2"]
     assert [cell.name for cell in cells_for(several, 1)] == names
+
+
+def test_schedules_choose_lengths_up_to_the_largest() -> None:
+    settings = replace(SMALL, draft_lengths=(2, 4), schedules=("fixed", "auto", "stop+cut"))
+    names = ["plain", "ours L=2", "ours L=4", "ours auto L<=4", "ours stop+cut L<=4"]
+    assert [cell.name for cell in cells_for(settings, 2)] == names
+    with pytest.raises(ValueError, match="schedules='goodput'; allowed: 'fixed', 'auto'"):
+        replace(SMALL, schedules=("goodput",))
 
 
 @pytest.mark.parametrize("text", ["tokens", "token:2", "traversal:x", "traversal:0", ""])

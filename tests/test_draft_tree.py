@@ -236,3 +236,10 @@ def test_trees_without_a_node() -> None:
     assert batch.paths.shape == (2, 2, 0)
     assert batch.lengths == (0, 0)
     assert [batch.tree(row, 4).draws(-1) for row in (0, 1)] == [[NULL, NULL], []]
+
+
+def test_a_path_that_ends_where_another_goes_on_is_refused():
+    """Whether a null token was drawn there would be open: the same prefix has one law, and here it has two."""
+    q = torch.tensor([[[0.8, 0.2], [0.0, 0.0], [0.0, 0.0]], [[0.8, 0.2], [0.8, 0.2], [0.0, 0.0]]])
+    with pytest.raises(ValueError, match=r"path 1 ends after|path 0 ends after|equal prefixes"):
+        DraftTree.from_paths(torch.tensor([[0, -1], [0, 1]]), q)

@@ -18,14 +18,16 @@ def test_lookup_finds_what_the_host_finds(size):
         ids = torch.randint(0, 4, (1, length), generator=generator)
         host = PromptLookupCandidateGenerator(num_output_tokens=5, max_matching_ngram_size=size, max_length=1000)
         theirs = host.get_candidates(ids)[0][0, length:].tolist()
-        assert lookup(ids[0].numpy(), size, 5).tolist() == theirs
+        assert lookup(ids[0].numpy(), size, 5).tokens.tolist() == theirs
 
 
 def test_lookup_edges():
-    assert lookup(np.array([7]), 3, 5).tolist() == []
-    assert lookup(np.array([7, 7]), 3, 5).tolist() == [7]
-    assert lookup(np.array([1, 2, 3, 1, 2]), 2, 2).tolist() == [3, 1]
-    assert lookup(np.array([1, 2, 3, 1, 2]), 2, 0).tolist() == []
+    assert lookup(np.array([7]), 3, 5).tokens.tolist() == []
+    assert lookup(np.array([7, 7]), 3, 5).tokens.tolist() == [7]
+    assert lookup(np.array([1, 2, 3, 1, 2]), 2, 2).tokens.tolist() == [3, 1]
+    assert lookup(np.array([1, 2, 3, 1, 2]), 2, 0).tokens.tolist() == []
+    match = lookup(np.array([1, 2, 3, 1, 2, 4, 1, 2]), 3, 5)
+    assert (match.tokens.tolist(), match.length, match.count) == ([3, 1, 2, 4, 1], 2, 2)
     with pytest.raises(ValueError, match="max_matching_ngram_size=0"):
         sv.PromptLookup(0)
 

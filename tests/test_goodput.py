@@ -6,19 +6,18 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from toy_schedules import Cut, Row, Scheduler, at_drawn, joint_error, toy_rows, vocabulary_predictions
 
-from hf_specverify.drafting.tree import DraftTree
 from hf_specverify.scheduling import (
     admitted,
     expected_accepted,
-    goodput,
+    goodput_by_length,
     goodput_length,
     schedule_batch,
     schedule_drawn,
     worth_drafting,
 )
-from hf_specverify.testing import Case, contexts, enumerate_outcomes, target_law
-from hf_specverify.verification import get_verifier
+from hf_specverify.testing import Case, contexts
 
 ACCEPTANCE = [0.95, 0.90, 0.88, 0.78, 0.55, 0.30, 0.12, 0.05]
 LATENCY = [2.9, 3.0, 3.2, 3.4, 3.7, 4.1, 4.6, 5.2, 6.0]  # the example does not give the first, γ = 0
@@ -27,7 +26,7 @@ LATENCY = [2.9, 3.0, 3.2, 3.4, 3.7, 4.1, 4.6, 5.2, 6.0]  # the example does not 
 def test_worked_example():
     expected = expected_accepted(ACCEPTANCE)[1:].tolist()
     assert expected == pytest.approx([0.95, 1.81, 2.56, 3.15, 3.47, 3.57, 3.58, 3.58], abs=0.0075)
-    rates = goodput(ACCEPTANCE, LATENCY)[1:].tolist()
+    rates = goodput_by_length(ACCEPTANCE, LATENCY)[1:].tolist()
     assert rates == pytest.approx([0.65, 0.88, 1.05, 1.12, 1.09, 0.99, 0.88, 0.76], abs=0.0075)
     assert goodput_length(ACCEPTANCE, LATENCY) == 4
     assert goodput_length(torch.tensor(ACCEPTANCE), torch.tensor(LATENCY)) == 4
@@ -165,100 +164,6 @@ def test_worth_drafting():
         rows([0.5], [0.0, 1.0], seconds=0.0)
 
 
-# ---- the exact law of the output ----
-
-Row = tuple[Case, dict[tuple[int, ...], Tensor]]
-Cut = tuple[int, Tensor]
-"""How many tokens are verified, and which tokens (n + 1, V) are taken to be admitted at each position and behind."""
-
-
-def toy_rows(seed: int, count: int, length: int, size: int) -> list[Row]:
-    """Rows with the acceptance (V,) predicted for every token after every context: from A and S of a toy companion."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def table() -> dict[tuple[int, ...], Tensor]:
-        weights = {
-            x: torch.rand(size, generator=generator, dtype=torch.float64) ** 2 + 0.02 for x in contexts(length, size)
-        }
-        return {context: law / law.sum() for context, law in weights.items()}
-
-    rows: list[Row] = []
-    for _ in range(count):
-        p, q, c = table(), table(), table()
-        predicted = {}
-        for context in contexts(length - 1, size):
-            overlap = torch.minimum(q[context], c[context]).sum()
-            signal = (c[context] / q[context]).clamp(max=1)
-            predicted[context] = 0.05 + 0.9 * (0.7 * signal + 0.3 * overlap)
-        rows.append((Case("toy", length, p, q, {}), predicted))
-    return rows
-
-
-def drafts(case: Case) -> list[tuple[float, tuple[int, ...]]]:
-    size = len(case.p[()])
-    blocks = []
-    for block in itertools.product(range(size), repeat=case.length):
-        chance = 1.0
-        for i, token in enumerate(block):
-            chance *= float(case.q[block[:i]][token])
-        blocks.append((chance, block))
-    return blocks
-
-
-def row_law(verifier: str, row: Row, block: tuple[int, ...], cut: Cut) -> Tensor:
-    """The law of the L + 1 next tokens of one row, given its draft and how it was cut."""
-    case, (length, flags) = row[0], cut
-    laws = [
-        case.q[block[:i]] * flags[i] if i < case.length else torch.zeros_like(case.p[()]) for i in range(length + 1)
-    ]
-    tree = DraftTree.chain(torch.tensor(block[:length], dtype=torch.long), torch.stack(laws))
-    p = torch.stack([case.p[block[:i]] for i in range(length + 1)])
-    law = torch.zeros_like(target_law(case))
-    for chance, verdict in enumerate_outcomes(lambda draws: get_verifier(verifier).verify(tree, p, draws)):
-        output = (*tree.tokens[verdict.path].tolist(), int(verdict.next_token))
-        law[output] += chance * target_law(case, output)
-    return law
-
-
-Scheduler = Callable[[list[Row], list[tuple[int, ...]]], list[Cut]]
-
-
-def joint_error(rows: list[Row], schedule: Scheduler, verifier: str) -> tuple[float, float]:
-    """Largest errors of the joint law of all rows, and of the laws of single rows."""
-    joint: Tensor | float = 0.0
-    targets = [target_law(case).flatten() for case, _ in rows]
-    for drawn in itertools.product(*(drafts(case) for case, _ in rows)):
-        blocks = [block for _, block in drawn]
-        law = torch.ones(1, dtype=torch.float64)
-        for row, block, cut, (chance, _) in zip(rows, blocks, schedule(rows, blocks), drawn, strict=True):
-            law = torch.outer(law, chance * row_law(verifier, row, block, cut).flatten()).flatten()
-        joint = joint + law
-    assert isinstance(joint, Tensor)
-    product = torch.ones(1, dtype=torch.float64)
-    for target in targets:
-        product = torch.outer(product, target).flatten()
-    shaped = joint.view([len(target) for target in targets])
-    singles = [
-        float((shaped.sum(dim=[d for d in range(len(rows)) if d != i]) - target).abs().max())
-        for i, target in enumerate(targets)
-    ]
-    return float((joint - product).abs().max()), max(singles)
-
-
-def vocabulary_predictions(rows: list[Row], blocks: list[tuple[int, ...]]) -> Tensor:
-    """(B, L, V)"""
-    return torch.stack(
-        [
-            torch.stack([row[1][block[:i]] for i in range(row[0].length)])
-            for row, block in zip(rows, blocks, strict=True)
-        ]
-    )
-
-
-def at_drawn(predictions: Tensor, blocks: list[tuple[int, ...]]) -> Tensor:
-    return predictions.gather(2, torch.tensor(blocks)[..., None]).squeeze(2)
-
-
 def corrected(latency: list[float], ordered: bool = False) -> Scheduler:
     def schedule(rows: list[Row], blocks: list[tuple[int, ...]]) -> list[Cut]:
         predictions = vocabulary_predictions(rows, blocks)
@@ -293,7 +198,7 @@ def global_maximum(latency: list[float], looks: bool) -> Scheduler:
     def schedule(rows: list[Row], blocks: list[tuple[int, ...]]) -> list[Cut]:
         predictions = vocabulary_predictions(rows, blocks)
         seen = at_drawn(predictions, blocks) if looks else predictions.mean(-1)
-        length = int(goodput(seen[0], latency).argmax())
+        length = int(goodput_by_length(seen[0], latency).argmax())
         flags = torch.ones_like(predictions[0], dtype=torch.bool)
         if looks:
             flags = admitted(predictions, schedule_drawn(seen, torch.tensor(latency)).required)[0]
@@ -386,3 +291,33 @@ def test_the_sorted_order_cannot_be_corrected_row_by_row():
     errors = [joint_error(toy_rows(seed, 2, 1, 3), everything_else_fixed(latency), "token") for seed in range(10, 14)]
     assert max(single for _, single in errors) < 1e-9
     assert max(joint for joint, _ in errors) > 1e-5
+
+
+def test_stopping_by_the_tokens_of_all_rows_and_cutting_afterwards_is_biased():
+    size, length = 2, 3
+
+    def row(q: list[float], predicted: Callable[[tuple[int, ...]], float]) -> Row:
+        laws = [torch.tensor(law, dtype=torch.float64) for law in ([0.5, 0.5], q)]
+        p, draft = (dict.fromkeys(contexts(length, size), law) for law in laws)
+        predictions = {x: torch.full((size,), predicted(x), dtype=torch.float64) for x in contexts(length - 1, size)}
+        return Case("toy", length, p, draft, {}), predictions
+
+    rows = [row([0.9, 0.1], lambda x: {(0,): 0.9, (1,): 0.1}.get(x, 0.5)), row([0.5, 0.5], lambda x: 0.99)]
+
+    def stop_and_cut(rows: list[Row], blocks: list[tuple[int, ...]], cuts: bool) -> list[Cut]:
+        survival = at_drawn(vocabulary_predictions(rows, blocks), blocks).cumprod(1)
+        goes_on = worth_drafting(
+            survival[:, 1],
+            torch.full((2,), 0.9),
+            expected=2 + float(survival[:, :2].sum()),
+            seconds=4.7,
+            extra_seconds=torch.tensor([0.0, 1.0, 1.1]),
+        )
+        lengths = 2 + goes_on.long()
+        if cuts:
+            lengths = schedule_batch(survival, [1.0, 1.1, 1.2, 1.44, 1.44, 2.0, 3.0], lengths).lengths
+        flags = [(torch.arange(length) < n)[:, None].expand(length, size) for n in lengths.tolist()]
+        return list(zip(lengths.tolist(), flags, strict=True))
+
+    assert joint_error(rows, lambda r, b: stop_and_cut(r, b, cuts=False), "token")[0] < 1e-12
+    assert joint_error(rows, lambda r, b: stop_and_cut(r, b, cuts=True), "token")[1] > 5e-3  # .05 in the first token

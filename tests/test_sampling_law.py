@@ -85,10 +85,9 @@ def check_law(target, draft, setting, draft_temperature, **options):
                 ids,
                 attention_mask=mask,
                 assistant_model=draft,
-                num_draft_tokens=2,
+                **{"num_draft_tokens": 2, **options},
                 generator=generator,
                 draft_temperature=draft_temperature,
-                **options,
                 **arguments,
             )[:, 5:]
             for row in range(2):

@@ -233,3 +233,76 @@ def test_packing_is_found_possible_with_sdpa_only():
     for attention, packs in (("sdpa", True), ("eager", False)):
         runner = make_runner(tiny.make_model(attention=attention), Stopwatch(), "target")
         assert (runner.takes_trees, runner.packs) == (True, packs)
+
+
+def test_prompts_of_one_token_with_packed_first_blocks(monkeypatch):
+    """Nothing is cached yet when the first packed forward comes, so the cache must know the batch by itself."""
+    monkeypatch.setattr("hf_specverify.decoding.row_runner.PACK_BELOW", 1.0)
+    target = tiny.make_model()
+    inputs = {"input_ids": torch.full((3, 1), 2)}
+    for paths in (1, 3):
+        plain, ours = both(target, tiny.near_copy(target), inputs, num_draft_paths=paths)
+        assert torch.equal(plain.sequences, ours.sequences)
+    torch.manual_seed(0)
+    _, ours = both(target, target, inputs, do_sample=True, temperature=0.5)
+    assert ours.speculation.acceptance_rate == 1
+
+
+@pytest.mark.parametrize("family", ["bloom", "gpt_neo"])
+@pytest.mark.filterwarnings("ignore:.*slower layout")
+def test_branching_is_refused_where_the_target_has_no_trees(family):
+    target = tiny.make_model(family, attention="eager")
+    draft = sv.DraftModel(tiny.make_model(), branching=(2, 1))
+    with sv.enabled(target), pytest.raises(ValueError, match=r"branching=\(2, 1\).*without trees"):
+        target.generate(**tiny.prompts(1), assistant_model=draft, verification="naive", max_new_tokens=8)
+
+
+def test_a_deterministic_draft_of_one_path_draws_nothing():
+    drafts = []
+    target = tiny.make_model()
+    with pytest.MonkeyPatch.context() as patch:
+        from hf_specverify.drafting.model_chains import ModelSession
+
+        honest = ModelSession.propose
+        patch.setattr(ModelSession, "propose", lambda *a: drafts.append(honest(*a)) or drafts[-1])
+        with sv.enabled(target):
+            draft = sv.DraftModel(tiny.near_copy(target), drawing="deterministic")
+            target.generate(**tiny.prompts(2), assistant_model=draft, do_sample=True, max_new_tokens=8)
+            draft = sv.DraftModel(tiny.near_copy(target), drawing="independent")
+            with pytest.raises(ValueError, match="draft_temperature=0: drawing='independent'"):
+                target.generate(**tiny.prompts(2), assistant_model=draft, do_sample=True, draft_temperature=0)
+    assert drafts and all(batch.q is None for batch in drafts)
+
+
+def test_q_is_float32_whatever_the_default_is():
+    """A law that is kept in fewer bits than it was drawn from is another law."""
+    target = tiny.make_model()
+    draft = tiny.near_copy(target)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        from hf_specverify.drafting.model_chains import ModelSession
+
+        kinds = []
+        honest = ModelSession.propose
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                ModelSession, "propose", lambda *a: kinds.append(honest(*a)) or kinds[-1]
+            )  # fmt: skip
+            with sv.enabled(target):
+                target.generate(**tiny.prompts(2), assistant_model=draft, do_sample=True, max_new_tokens=6)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {batch.q.dtype for batch in kinds if batch.q is not None} == {torch.float32}
+
+
+def test_attention_that_takes_positions_from_its_cache_is_refused_where_it_matters():
+    tuned = {"attn_temperature_tuning": True, "no_rope_layers": [0, 1]}
+    for floor, fits in ((8192, True), (10, False)):
+        target = tiny.make_model("llama4_text", floor_scale=floor, **tuned)
+        with sv.enabled(target):
+            arguments = {**tiny.prompts(1), "assistant_model": sv.PromptLookup(), "max_new_tokens": 8}
+            if fits:
+                target.generate(**arguments)
+            else:
+                with pytest.raises(ValueError, match="attention temperature tuning"):
+                    target.generate(**arguments)

@@ -296,3 +296,27 @@ def test_a_users_own_verifier_can_be_registered_and_proved(monkeypatch: pytest.M
     verification.register_verifier(Hesitant())
     assert verifiers()["hesitant"].structure == "chain"
     assert_lossless(get_verifier("hesitant"), (1, 2), (2, 3))
+
+
+@pytest.mark.parametrize("name", ["traversal", "multi_round_without_replacement"])
+def test_rounding_is_no_null_token(name: str) -> None:
+    """A peaked float32 law lacks 1e-7 to 1; with the likely token taken out, that would weigh as much as the rest."""
+    q = torch.tensor([0.99999988, 8.4e-10, 6.5e-8, 1.8e-8])
+    p = torch.tensor([0.5, 0.2, 0.2, 0.1])
+    exact = q.double() / q.double().sum()
+    law = torch.zeros(4, dtype=torch.float64)
+    for first in range(4):
+        rest = exact.clone()
+        rest[first] = 0
+        for second in range(4):
+            if second == first:
+                continue
+            tree = DraftTree.from_parents(
+                torch.tensor([first, second]), torch.tensor([-1, -1]), torch.stack([q, torch.zeros(4), torch.zeros(4)])
+            )
+            drawn = float(exact[first] * rest[second] / rest.sum())
+            laws = p.repeat(3, 1)
+            for chance, verdict in enumerate_outcomes(lambda draws, t=tree: get_verifier(name).verify(t, laws, draws)):
+                path = verdict.path.tolist()
+                law[int(tree.tokens[path[0]]) if path else int(verdict.next_token)] += drawn * chance
+    assert (law - p).abs().max() < 1e-5

@@ -40,6 +40,7 @@ class BlockRunner:
         encode: gives the ids of a text.
         texts: the selected prompts, which the blocks number.
         pad_token_id: fills up rows.
+        scheduling: what schedules other than fixed are given.
     """
 
     settings: BenchSettings
@@ -48,13 +49,14 @@ class BlockRunner:
     encode: Tokenizer
     texts: Sequence[str]
     pad_token_id: int
+    scheduling: Mapping[str, Any]
 
     def warm_up(self, block: Block) -> None:
         """Run every cell once on a block's prompts, for a few tokens."""
         short = replace(self.settings, max_new_tokens=min(WARM_UP_TOKENS, self.settings.max_new_tokens))
         options = runs.token_options(short, block.temperature)
         for cell in cells_for(self.settings, block.batch_size):
-            run_cell(cell, self.target, self.draft, self._inputs(block), options)
+            run_cell(cell, self.target, self.draft, self._inputs(block), options, self.scheduling)
 
     def run(self, block: Block, turn: int, on_run: Callable[[RunRecord], None] | None = None) -> list[RunRecord]:
         """Run every cell of a block and return the records in the order of the runs.
@@ -82,7 +84,7 @@ class BlockRunner:
         torch.manual_seed(seed)
         profile = self.settings.profile_memory
         with peak_growth(self.target.device) if profile else nullcontext(PeakGrowth()) as growth:
-            outcome = run_cell(cell, self.target, self.draft, inputs, options)
+            outcome = run_cell(cell, self.target, self.draft, inputs, options, self.scheduling)
         return outcome, growth.bytes if profile else None
 
     def _inputs(self, block: Block) -> dict[str, torch.Tensor]:
@@ -108,6 +110,7 @@ def run_bench(
     tokenizer: Tokenizer,
     prompts: Sequence[str],
     *,
+    companion: Any = None,
     previous: BenchResult | None = None,
     prompt_source: Mapping[str, str] | None = None,
     command_line: str = "",
@@ -126,6 +129,7 @@ def run_bench(
         draft: draft model, or "lookup".
         tokenizer: `tokenizer(text)["input_ids"]` gives the ids of a text.
         prompts: at least `settings.num_prompts`, of which evenly spaced ones are used.
+        companion: companion model, for schedules that need one.
         previous: an interrupted result to continue; its blocks are not run again.
         prompt_source: "file" and "file_sha256", recorded with the prompts.
         command_line: recorded.
@@ -153,8 +157,10 @@ def run_bench(
         result.continue_from(previous)
     pad = runs.pad_token_id(target, tokenizer)
     encode = tokenizer if settings.raw_prompts else chat_encoder(tokenizer)
+    given = {"companion_model": companion, "calibration": settings.calibration, "costs": settings.costs}
+    scheduling = {name: value for name, value in given.items() if value is not None}
     with runs.neutral_generation(list(models.values()), pad):
-        _run_blocks(BlockRunner(settings, target, draft, encode, texts, pad), result, on_run, on_block)
+        _run_blocks(BlockRunner(settings, target, draft, encode, texts, pad, scheduling), result, on_run, on_block)
     return result
 
 

@@ -36,6 +36,13 @@ def bench(
         str, typer.Option(help="Verifiers, separated by commas; name:K for K draft paths.")
     ] = "token",
     no_stock: Annotated[bool, typer.Option("--no-stock", help="Leave stock assisted decoding out.")] = False,
+    schedule: Annotated[
+        str, typer.Option(help="fixed, auto, stop, cut or stop+cut, separated by commas; see the documentation.")
+    ] = "fixed",
+    calibration: Annotated[str | None, typer.Option(help="Folder of a calibration, for stop and cut.")] = None,
+    costs: Annotated[str | None, typer.Option(help="File of measured costs; default: measured first.")] = None,
+    companion: Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")] = None,
+    companion_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
     temperature: Annotated[str, typer.Option(help="0 is greedy; separated by commas.")] = "0,1",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
     draft_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
@@ -63,6 +70,11 @@ def bench(
             draft_lengths=parse_numbers("draft_length", draft_length, int),
             verifications=tuple(verification.split(",")),
             stock=not no_stock,
+            schedules=tuple(schedule.split(",")),
+            calibration=calibration,
+            costs=costs,
+            companion=companion,
+            companion_quantization=companion_quantization,
             temperatures=parse_numbers("temperature", temperature, float),
             dtype=dtype,
             draft_quantization=draft_quantization,
@@ -80,6 +92,9 @@ def bench(
         if quiet:
             transformers_logging.disable_progress_bar()
         target_model, draft_model = _load(settings)
+        second = None
+        if settings.companion is not None:
+            second = load_model(settings.companion, settings.dtype, settings.companion_quantization)
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -97,6 +112,7 @@ def bench(
                 draft_model,
                 AutoTokenizer.from_pretrained(target),
                 texts,
+                companion=second,
                 previous=previous,
                 prompt_source={"file": prompts.name, "file_sha256": sha256_of_file(prompts)},
                 command_line=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),

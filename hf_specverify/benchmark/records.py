@@ -57,7 +57,7 @@ class RunRecord:
     Attributes:
         batch_size, temperature, repeat, chunk, prompts: the block (`prompts`: numbers of the selected prompts).
         position: place of the run within its block, from 0.
-        cell, method, draft_length, verification: what ran.
+        cell, method, draft_length, verification, schedule: what ran.
         seed: of torch's generators, set before the run.
         new_tokens: up to and including the end of text, without padding.
         wall_seconds, tokens_per_second: of all rows together.
@@ -77,6 +77,7 @@ class RunRecord:
     method: str
     draft_length: int | None
     verification: str
+    schedule: str
     seed: int
     new_tokens: tuple[int, ...]
     wall_seconds: float
@@ -122,6 +123,7 @@ def record_run(
         method=cell.method,
         draft_length=cell.draft_length,
         verification=cell.verification,
+        schedule=cell.schedule,
         seed=seed,
         new_tokens=new_tokens,
         wall_seconds=outcome.wall_seconds,

@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 
 import hf_specverify as sv
 from hf_specverify.benchmark.measuring import Commit, CommitStamps, wait_for
-from hf_specverify.benchmark.settings import LOOKUP, OURS, PLAIN, BenchSettings, Cell, parse_verification
+from hf_specverify.benchmark.settings import LOOKUP, OURS, PLAIN, SCHEDULES, BenchSettings, Cell, parse_verification
 
 POLICY = (
     "temperature 0: greedy; otherwise sampling at that temperature with top_k=0 and top_p=1. The generation configs of "
@@ -124,7 +124,12 @@ class Outcome:
 
 
 def run_cell(
-    cell: Cell, target: Any, draft: Any, inputs: Mapping[str, torch.Tensor], options: dict[str, Any]
+    cell: Cell,
+    target: Any,
+    draft: Any,
+    inputs: Mapping[str, torch.Tensor],
+    options: dict[str, Any],
+    scheduling: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Run a cell.
 
@@ -134,9 +139,10 @@ def run_cell(
         draft: the draft model, or "lookup".
         inputs: `input_ids` and `attention_mask`, (B, T), left-padded.
         options: further arguments of `generate`.
+        scheduling: for schedules other than fixed: `companion_model`, `calibration`, `costs`.
     """
     if cell.method == OURS:
-        return _ours(cell, target, draft, inputs, options)
+        return _ours(cell, target, draft, inputs, options, {} if cell.schedule == "fixed" else dict(scheduling or {}))
     if cell.method == PLAIN:
         return _host(target, inputs, options)
     if draft == LOOKUP:
@@ -156,7 +162,14 @@ def _host(target: Any, inputs: Mapping[str, torch.Tensor], options: dict[str, An
     return Outcome(sequences[:, prompt_length:], time.perf_counter() - start, stamps.commits)
 
 
-def _ours(cell: Cell, target: Any, draft: Any, inputs: Mapping[str, torch.Tensor], options: dict[str, Any]) -> Outcome:
+def _ours(
+    cell: Cell,
+    target: Any,
+    draft: Any,
+    inputs: Mapping[str, torch.Tensor],
+    options: dict[str, Any],
+    scheduling: dict[str, Any],
+) -> Outcome:
     """Call ours; times come from its report, for a custom criterion would slow it down."""
     drafter = sv.PromptLookup(max_matching_ngram_size=MAX_MATCHING_NGRAM_SIZE) if draft == LOOKUP else draft
     verification, paths = parse_verification(cell.verification)
@@ -167,7 +180,8 @@ def _ours(cell: Cell, target: Any, draft: Any, inputs: Mapping[str, torch.Tensor
             assistant_model=drafter,
             verification=verification,
             num_draft_paths=paths,
-            verify_length="fixed",
+            **SCHEDULES[cell.schedule],
+            **scheduling,
             num_draft_tokens=cell.draft_length,
             return_dict_in_generate=True,
             **options,

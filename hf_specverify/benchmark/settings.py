@@ -12,6 +12,15 @@ from hf_specverify.config import SpeculationConfig
 LOOKUP = "lookup"
 """Name of the draft that copies from the text itself instead of running a model."""
 
+SCHEDULES = {
+    "fixed": {"verify_length": "fixed"},
+    "auto": {"verify_length": "auto"},
+    "stop": {"draft_length": "goodput"},
+    "cut": {"verify_length": "goodput"},
+    "stop+cut": {"draft_length": "goodput", "verify_length": "goodput"},
+}
+"""Options of speculation for each schedule."""
+
 DTYPES = ("float32", "bfloat16", "float16")
 DRAFT_QUANTIZATIONS = ("none", "nf4", "int8")
 
@@ -33,6 +42,11 @@ class BenchSettings:
         verifications: verifiers of our runs, each with its number of draft paths where that is not 1:
             "block", "greedy_multipath_block:3".
         stock: whether stock assisted decoding runs too (at batch 1).
+        schedules: of our runs: "fixed" verifies every draft length of `draft_lengths`; the others choose, up to the
+            largest of them: "auto", "stop" (draft_length="goodput"), "cut" (verify_length="goodput"), "stop+cut".
+        calibration: folder of the table for schedules that predict acceptance.
+        costs: file of measured costs; None measures in the warm-up.
+        companion: name or folder of a companion model, or None; companion_quantization: as for the draft.
         temperatures: 0 is greedy; any other value samples from the whole vocabulary at that temperature.
         dtype: of both models' weights ("float32" | "bfloat16" | "float16").
         draft_quantization: "none" | "nf4" | "int8" (bitsandbytes).
@@ -55,6 +69,11 @@ class BenchSettings:
     draft_lengths: tuple[int, ...] = (1, 3, 5, 7)
     verifications: tuple[str, ...] = ("token",)
     stock: bool = True
+    schedules: tuple[str, ...] = ("fixed",)
+    calibration: str | None = None
+    costs: str | None = None
+    companion: str | None = None
+    companion_quantization: str = "none"
     temperatures: tuple[float, ...] = (0.0, 1.0)
     dtype: str = "bfloat16"
     draft_quantization: str = "none"
@@ -75,8 +94,13 @@ class BenchSettings:
         for value in _check_values("temperatures", self.temperatures):
             _check_temperature(value)
         for verification in _check_values("verifications", self.verifications):
-            parse_verification(verification)
+            _, paths = parse_verification(verification)
+            if self.draft == LOOKUP and paths > 1:
+                raise ValueError(f"verifications contains {verification!r} with draft='lookup'; allowed: single paths")
+        for schedule in _check_values("schedules", self.schedules):
+            _check_choice("schedules", schedule, tuple(SCHEDULES))
         _check_choice("dtype", self.dtype, DTYPES)
+        _check_choice("companion_quantization", self.companion_quantization, DRAFT_QUANTIZATIONS)
         _check_choice("draft_quantization", self.draft_quantization, DRAFT_QUANTIZATIONS)
         if max(self.batch_sizes) > self.num_prompts:
             raise ValueError(
@@ -159,18 +183,22 @@ class Cell:
         method: "plain" (no draft), "stock" (assisted decoding of Transformers, batch 1 only) or "ours".
         draft_length: draft tokens per step; None for plain.
         verification: of our runs: the verifier, with its number of paths where that is not 1.
+        schedule: of our runs, one of `SCHEDULES`; draft_length is then a limit.
     """
 
     method: str
     draft_length: int | None = None
     verification: str = "token"
+    schedule: str = "fixed"
 
     @property
     def name(self) -> str:
-        """Return "plain", "stock L=5", "ours L=5" (token verification) or "ours block L=5"."""
+        """Return "plain", "stock L=5", "ours L=5" (token verification), "ours block L=5" or "ours block auto L<=8"."""
         if self.draft_length is None:
             return self.method
         way = self.method if self.verification == "token" else f"{self.method} {self.verification}"
+        if self.schedule != "fixed":
+            return f"{way} {self.schedule} L<={self.draft_length}"
         return f"{way} L={self.draft_length}"
 
 
@@ -206,7 +234,12 @@ def cells_for(settings: BenchSettings, batch_size: int) -> tuple[Cell, ...]:
     """Return the cells of a batch size; stock assisted decoding only does one row."""
     lengths = settings.draft_lengths
     stock = [Cell(STOCK, length) for length in lengths] if batch_size == 1 and settings.stock else []
-    ours = [Cell(OURS, length, verification) for length in lengths for verification in settings.verifications]
+    ours = [
+        Cell(OURS, length, verification, schedule)
+        for schedule in settings.schedules
+        for length in (lengths if schedule == "fixed" else (max(lengths),))
+        for verification in settings.verifications
+    ]
     return (Cell(PLAIN), *stock, *ours)
 
 

@@ -13,8 +13,8 @@ from ..drafting.batch import DraftBatch
 from ..drafting.drafter import DraftSession
 from ..drafting.tree_batch import TreeBatch
 from ..report import StepRecord
-from ..scheduling import FixedLength
-from ..verification.base import BatchVerdict, Verifier
+from ..scheduling.schedule import Schedule, StepOutcome
+from ..verification.base import BatchVerdict, Verifier, acceptance_probability
 from ..verification.draws import Draws
 from ..verification.greedy import verify_greedy, verify_greedy_trees
 from .paths import along, committed_tokens, follow, join, scoring_region
@@ -35,7 +35,8 @@ class SpeculativeLoop:
     """Everything one call works with; `run` generates.
 
     Attributes:
-        state: the batch. target: the target's runner. session: the drafter at work. schedule: draft lengths.
+        state: the batch. target: the target's runner. session: the drafter at work. schedule: how much to draft and
+            verify.
         verifier: decides while the target samples. plan: the target's processors. stopping: its criteria.
         draws: random draws on the target's device. recorder: scores and states of committed tokens.
         streamer: gets committed tokens, or None. sampling: whether the target samples.
@@ -44,7 +45,7 @@ class SpeculativeLoop:
     state: BatchState
     target: Runner
     session: DraftSession
-    schedule: FixedLength
+    schedule: Schedule
     verifier: Verifier
     plan: ProcessorPlan
     stopping: Stopping
@@ -71,13 +72,31 @@ class SpeculativeLoop:
 
     def _step(self) -> StepRecord:
         state = self.state
+        begin = self.stopwatch.elapsed()
         with self.stopwatch.measure("schedule"):
-            lengths = self.schedule.draft_lengths(state.room(self.target.traits.max_positions))
-        drafts = self.session.propose(state, lengths)
+            lengths = self.schedule.draft_lengths(state.room(self.target.traits.max_positions), state)
+        proposed = self.session.propose(state, lengths)
+        with self.stopwatch.measure("schedule"):
+            drafts = self.schedule.choose(proposed, state)
         output = self._score(drafts)
         with self.stopwatch.measure("verify"):
-            verdict, scores = self._verify(drafts, output)
-        return self._commit(drafts, verdict, output, scores)
+            verdict, scores, acceptance = self._verify(drafts, output)
+        rows = list(state.rows)
+        accepted, counts = self._commit(drafts, verdict, output, scores)
+        if isinstance(drafts, DraftBatch) and acceptance is not None:
+            with self.stopwatch.measure("schedule"):
+                seconds = self.stopwatch.elapsed() - begin
+                self.schedule.learn(StepOutcome(rows, drafts, acceptance, accepted, seconds))
+        return StepRecord(
+            mode="speculative" if any(proposed.lengths) else "plain",
+            rows=tuple(rows),
+            drafted=proposed.lengths,
+            verified=drafts.lengths,
+            accepted=tuple(accepted),
+            committed=tuple(counts),
+            elapsed=self.stopwatch.elapsed(),
+            depths=drafts.depths,
+        )
 
     def _score(self, drafts: DraftBatch | TreeBatch) -> ForwardOutput:
         """One target pass over the last committed token of every row and its drafts."""
@@ -87,28 +106,38 @@ class SpeculativeLoop:
         region = scoring_region(drafts).to(self.target.device) if isinstance(drafts, TreeBatch) else None
         return self.target.forward(block, [1 + length for length in drafts.lengths], region=region)
 
-    def _verify(self, drafts: DraftBatch | TreeBatch, output: ForwardOutput) -> tuple[BatchVerdict, Tensor | None]:
-        """The verdict, and the processed scores where they are to be kept."""
+    def _verify(
+        self, drafts: DraftBatch | TreeBatch, output: ForwardOutput
+    ) -> tuple[BatchVerdict, Tensor | None, Tensor | None]:
+        """The verdict, and, where they are wanted, processed scores and acceptance probabilities (A, L)."""
         logits = output.logits.to(self.state.ids.device)
         block = self._block(drafts)
-        verdicts, kept = [], []
+        verdicts, kept, chances = [], [], []
         for places in self._chunks(logits):
-            verdict, scores = self._verify_rows(drafts.part(places), logits[places], block and block.part(places))
+            part = drafts.part(places)
+            scores = self.plan(logits[places], block and block.part(places))
+            verdict, chance = self._verify_rows(part, scores)
             verdicts.append(verdict)
             if self.recorder.wants_scores:
                 kept.append(scores)
-        return join(verdicts, max(drafts.depths)), torch.cat(kept) if kept else None
+            if chance is not None:
+                chances.append(chance)
+        return (
+            join(verdicts, max(drafts.depths)),
+            torch.cat(kept) if kept else None,
+            torch.cat(chances) if chances else None,
+        )
 
-    def _verify_rows(
-        self, drafts: DraftBatch | TreeBatch, logits: Tensor, block: Block | None
-    ) -> tuple[BatchVerdict, Tensor]:
-        scores = self.plan(logits, block)
+    def _verify_rows(self, drafts: DraftBatch | TreeBatch, scores: Tensor) -> tuple[BatchVerdict, Tensor | None]:
+        wanted = self.schedule.wants_outcomes
         if self.sampling:
-            return self.verifier.verify_batch(drafts, scores.softmax(dim=-1), self.draws), scores
+            p = scores.softmax(dim=-1)
+            verdict = self.verifier.verify_batch(drafts, p, self.draws)
+            return verdict, chain_acceptance(drafts, p) if wanted and isinstance(drafts, DraftBatch) else None
         best = scores.argmax(dim=-1)
         if isinstance(drafts, TreeBatch):
-            return verify_greedy_trees(drafts, best), scores
-        return verify_greedy(drafts, best), scores
+            return verify_greedy_trees(drafts, best), None
+        return verify_greedy(drafts, best), (drafts.tokens == best[:, :-1]).float() if wanted else None
 
     def _chunks(self, logits: Tensor) -> Iterator[slice]:
         rows = logits.shape[0]
@@ -132,8 +161,12 @@ class SpeculativeLoop:
 
     def _commit(
         self, drafts: DraftBatch | TreeBatch, verdict: BatchVerdict, output: ForwardOutput, scores: Tensor | None
-    ) -> StepRecord:
-        """Append what was accepted, up to where a row stops; rows that end leave."""
+    ) -> tuple[list[int], list[int]]:
+        """Append what was accepted, up to where a row stops; rows that end leave.
+
+        Returns:
+            Tokens accepted, and tokens committed, by row.
+        """
         state, rows, before, path = self.state, list(self.state.rows), list(self.state.lengths), verdict.path
         tokens = committed_tokens(drafts, verdict)
         stops = self.stopping.stops(tokens, state.starts)
@@ -155,9 +188,10 @@ class SpeculativeLoop:
         self.plan.commit(rows, _last_positions(counts, path if isinstance(drafts, TreeBatch) else None))
         self._stream(tokens, counts)
         self.session.commit(state, accepted, scores, path)
+        self.schedule.commit(state)
         if any(finished):
             self._leave(finished)
-        return self._record(rows, drafts, accepted, counts)
+        return accepted, counts
 
     def _check_text(self, tokens: Tensor, counts: list[int], finished: list[bool]) -> None:
         """Shorten rows that stop strings or custom criteria end; changes `counts` and `finished`."""
@@ -174,25 +208,21 @@ class SpeculativeLoop:
         if places:
             self.target.select(places)
             self.session.select(places)
+            self.schedule.select(places)
 
     def _stream(self, tokens: Tensor, counts: list[int]) -> None:
         if self.streamer is not None:
             for token in tokens[0, : counts[0]].cpu():
                 self.streamer.put(token[None])
 
-    def _record(
-        self, rows: list[int], drafts: DraftBatch | TreeBatch, accepted: list[int], counts: list[int]
-    ) -> StepRecord:
-        return StepRecord(
-            mode="speculative" if any(drafts.lengths) else "plain",
-            rows=tuple(rows),
-            drafted=drafts.lengths,
-            verified=drafts.lengths,
-            depths=drafts.depths,
-            accepted=tuple(accepted),
-            committed=tuple(counts),
-            elapsed=self.stopwatch.elapsed(),
-        )
+
+def chain_acceptance(drafts: DraftBatch, p: Tensor) -> Tensor:
+    """(B, L) the probability min(1, p/q) that each token is accepted by itself; without q, p of the token."""
+    tokens = drafts.tokens[..., None]
+    p_drafted = p[:, :-1].gather(2, tokens).squeeze(2)
+    if drafts.q is None:
+        return p_drafted
+    return acceptance_probability(p_drafted, drafts.q.gather(2, tokens).squeeze(2))
 
 
 def _first(stops: list[bool]) -> int:

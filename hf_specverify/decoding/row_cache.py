@@ -17,8 +17,8 @@ class WritePlan:
     number of slots that attention reads; `past` the slots filled before the forward.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+    def __init__(self, capacity: int, batch: int) -> None:
+        self.capacity, self.batch = capacity, batch
         self.columns: Tensor | None = None
         self.rows: Tensor | None = None
         self.past = 0
@@ -62,17 +62,17 @@ class RowLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate zeros: a masked slot must still be finite, since 0 · NaN is NaN."""
         self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys = self._buffer(key_states)
-        self.values = self._buffer(value_states)
+        self.keys = self._buffer(key_states, self.plan.batch)
+        self.values = self._buffer(value_states, self.plan.batch)
         self.is_initialized = True
 
-    def _buffer(self, states: Tensor) -> Tensor:
-        return states.new_zeros(*states.shape[:2], self.plan.capacity, states.shape[3])
+    def _buffer(self, states: Tensor, batch: int) -> Tensor:
+        return states.new_zeros(batch, states.shape[1], self.plan.capacity, states.shape[3])
 
     def _grow(self) -> None:
         for name in ("keys", "values"):
             old = getattr(self, name)
-            new = self._buffer(old)
+            new = self._buffer(old, old.shape[0])
             new[:, :, : old.shape[2]] = old
             setattr(self, name, new)
 
@@ -129,12 +129,13 @@ class RowLayer(CacheLayerMixin):
 class RowCache(Cache):
     """Cache whose rows are written at slots of their own and rewound by a smaller length."""
 
-    def __init__(self, capacity: int) -> None:
-        self.plan = WritePlan(capacity)
+    def __init__(self, capacity: int, batch: int) -> None:
+        self.plan = WritePlan(capacity, batch)
         super().__init__(layer_class_to_replicate=lambda: RowLayer(self.plan))
 
     def select(self, rows: Tensor) -> None:
         """Keep the given rows only, in this order."""
+        self.plan.batch = len(rows)
         for layer in self.layers:
             layer.select(rows)
 

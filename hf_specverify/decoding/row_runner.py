@@ -27,7 +27,7 @@ class RowRunner(Runner):
         """Feed all chunks but the last, which goes with the first block: one pass of the model less."""
         self.prompt_valid = prompt_valid.to(self.device)
         self.padding = self.prompt_valid.shape[1] - self.prompt_valid.sum(1)
-        self.cache = RowCache(prompt_valid.shape[1] + INITIAL_ROOM)
+        self.cache = RowCache(prompt_valid.shape[1] + INITIAL_ROOM, prompt_valid.shape[0])
         tokens, valid = tokens.to(self.device), valid.to(self.device)
         self.lengths = [tokens.shape[1]] * tokens.shape[0]
         *first, last = spans(tokens.shape[1], chunk) or [(0, 0)]
@@ -121,7 +121,9 @@ class RowRunner(Runner):
         starts = torch.tensor(self.lengths, device=self.device)
         total = max(self.lengths) + width
         self.cache.plan.ragged(starts[packing.rows] + packing.places, total, packing.rows)
-        region = region and TreeRegion(region.depths[:, :width], region.visible[:, :width, :width])
+        if region is not None:
+            slots = region.before + width
+            region = TreeRegion(region.depths[:, :slots], region.visible[:, :width, :slots])
         arguments = self._arguments(starts, width, total, region)
         positions = packing.pack(self.positions(starts, self.padding, width, region))
         arguments |= self.optional_arguments(positions, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,8 +21,11 @@ class DraftBatch:
         lengths: the number of tokens of each row, 0 to L.
         q: (B, M, V) float32, M ≥ L, the law that each token was drawn from, ignored beyond a row's length (but see
             `cut`); or None where every draft is deterministic (its law is one-hot on the token).
-        cut: for each row, whether a schedule cut it after its last token: then q[b, lengths[b]] is the admitted part
-            q·v of the law there (see `DraftTree`). None: no row was. Without q there is nothing to correct.
+        cut: for each row, whether a schedule cut it after its last token: then the law q·v there counts too, see
+            `DraftTree`. None: no row was. Without q there is nothing to correct.
+        admitted: from rows (m,) and places (m,) to v, (m, V) bool: which tokens a schedule that looked at the drawn
+            ones would have let through there; every law is then q·v. None: all, or the laws hold v already.
+        signals: (B, L) float32 each, what the drafter says of its tokens, by name (`scheduling.signals`).
 
     Raises:
         ValueError: if the shapes disagree or a length is out of range.
@@ -32,6 +35,8 @@ class DraftBatch:
     lengths: tuple[int, ...]
     q: Tensor | None
     cut: tuple[bool, ...] | None = None
+    admitted: Callable[[Tensor, Tensor], Tensor] | None = None
+    signals: Mapping[str, Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.tokens.ndim != 2:
@@ -68,10 +73,28 @@ class DraftBatch:
         """Length of the longest path of each row: that of its chain."""
         return self.lengths
 
+    def law(self, rows: Tensor, places: Tensor) -> Tensor:
+        """(m, V) a copy of the laws at some places (m,) of some rows (m,): q, or q·v.
+
+        Raises:
+            ValueError: if every draft is deterministic.
+        """
+        if self.q is None:
+            raise ValueError("law: deterministic drafts have one-hot laws, which are not written out")
+        law = self.q[rows, places]
+        return law if self.admitted is None else law.mul_(self.admitted(rows, places))
+
     def part(self, places: slice) -> DraftBatch:
         """Some of the rows; no copy."""
-        q = None if self.q is None else self.q[places]
-        return DraftBatch(self.tokens[places], self.lengths[places], q, None if self.cut is None else self.cut[places])
+        whole, first = self.admitted, places.indices(len(self.lengths))[0]
+        return DraftBatch(
+            self.tokens[places],
+            self.lengths[places],
+            None if self.q is None else self.q[places],
+            None if self.cut is None else self.cut[places],
+            None if whole is None else lambda rows, at: whole(rows + first, at),
+            None if self.signals is None else {name: value[places] for name, value in self.signals.items()},
+        )
 
     def shortened(self, lengths: Sequence[int]) -> DraftBatch:
         """Keep the first `lengths[b]` tokens of each row, without a correction for the cut.
@@ -88,10 +111,26 @@ class DraftBatch:
             raise ValueError(f"lengths must be {len(self.lengths)} numbers from 0 up to {self.lengths}, got {lengths}")
         longest = max(lengths, default=0)
         q = None if self.q is None else self.q[:, :longest]
-        return DraftBatch(self.tokens[:, :longest], tuple(lengths), q)
+        return DraftBatch(self.tokens[:, :longest], tuple(lengths), q, signals=self._signals_until(longest))
+
+    def corrected(
+        self, lengths: Sequence[int], cut: Sequence[bool], admitted: Callable[[Tensor, Tensor], Tensor]
+    ) -> DraftBatch:
+        """Keep the first `lengths[b]` tokens of each row, chosen by looking at the tokens: laws become q·v.
+
+        Raises:
+            ValueError: as the class.
+        """
+        longest = max(lengths, default=0)
+        return DraftBatch(
+            self.tokens[:, :longest], tuple(lengths), self.q, tuple(cut), admitted, self._signals_until(longest)
+        )
+
+    def _signals_until(self, longest: int) -> dict[str, Tensor] | None:
+        return None if self.signals is None else {name: value[:, :longest] for name, value in self.signals.items()}
 
     def tree(self, row: int, vocabulary_size: int) -> DraftTree:
-        """One row as a tree; no copy of its laws.
+        """One row as a tree; no copy of its laws, unless v has to be taken into them.
 
         Raises:
             ValueError: if q is given for another vocabulary, or a token is outside it.
@@ -105,5 +144,13 @@ class DraftBatch:
         law_of = torch.arange(length + 1, device=tokens.device)
         if not (self.cut and self.cut[row]):
             law_of[-1] = -1
-        laws = None if self.q is None else self.q[row]
+        laws = None if self.q is None else self._laws_of(row, length)
         return DraftTree(tokens, nodes - 1, nodes[None], laws, law_of)
+
+    def _laws_of(self, row: int, length: int) -> Tensor:
+        """(M, V) the laws of one row; copied only where v is not in them yet."""
+        assert self.q is not None
+        if self.admitted is None:
+            return self.q[row]
+        places = torch.arange(min(length + 1, self.q.shape[1]), device=self.tokens.device)
+        return self.law(torch.full_like(places, row), places)

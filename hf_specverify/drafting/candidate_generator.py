@@ -75,7 +75,7 @@ class _CandidateSession(DraftSession):
             tokens[place, : len(candidates)] = candidates
         if not self.sampling or all(law is None for _, law in rows):
             return DraftBatch(tokens, counts, None)
-        q = torch.zeros(len(rows), longest, self.vocabulary, device=device)
+        q = torch.zeros(len(rows), longest, self.vocabulary, dtype=torch.float32, device=device)
         for place, (candidates, law) in enumerate(rows):
             one_hot = nn.functional.one_hot(candidates, self.vocabulary)
             q[place, : len(candidates)] = (one_hot if law is None else law).to(q)

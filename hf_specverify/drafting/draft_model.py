@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-import torch
-from torch import Tensor
-
-from ..decoding.probe import make_runner
-from ..decoding.processors import Block, ProcessorPlan
-from ..decoding.runner import Runner
-from ..decoding.state import BatchState
 from ..verification.base import DraftKind, VerifierInfo
-from ..verification.draws import Draws, GeneratorDraws
-from .batch import DraftBatch
 from .drafter import Drafter, DraftingCall, DraftSession
-from .tree_batch import TreeBatch
-from .vocabulary import check_partner, fit_vocabulary, vocabulary_size
+from .model_chains import ModelSession
+from .model_trees import TreeSession
+from .vocabulary import check_partner
 
 
 class DraftModel(Drafter):
@@ -42,6 +34,8 @@ class DraftModel(Drafter):
         ValueError: for values that are not allowed.
     """
 
+    signals = frozenset({"q", "entropy", "max_q", "margin"})
+
     def __init__(
         self, model: Any, *, drawing: DraftKind | None = None, branching: tuple[int, ...] | None = None
     ) -> None:
@@ -58,13 +52,15 @@ class DraftModel(Drafter):
 
     def start(self, call: DraftingCall) -> DraftSession:
         """Begin a call; the prompt is read at the first proposal."""
-        from .model_trees import TreeSession  # it builds on the chains of this file
-
         check_partner(call.target, self.model, "assistant_model", call.tokenizers)
-        branching = self._branching(call.num_paths)
+        branching, kind = self._branching(call.num_paths), self._kind(call)
         if max(branching) == 1:
-            return ModelSession(self.model, call)
-        kind = self._kind(call)
+            return ModelSession(self.model, call, kind)
+        if not call.takes_trees:
+            raise ValueError(
+                f"num_draft_paths={call.num_paths}, branching={self.branching!r}: the target runs in a layout without "
+                "trees; allowed is one path"
+            )
         check_structure(call.verifier, kind if call.sampling else None)
         if kind == "independent" and self.branching is not None:
             raise ValueError(
@@ -83,6 +79,10 @@ class DraftModel(Drafter):
         return self.branching
 
     def _kind(self, call: DraftingCall) -> DraftKind:
+        if call.sampling and call.draft_temperature == 0 and self.drawing not in (None, "deterministic"):
+            raise ValueError(
+                f"draft_temperature=0: drawing={self.drawing!r} needs a law to draw from; allowed are others"
+            )
         if not call.sampling or call.draft_temperature == 0:
             return "deterministic"
         return self.drawing or call.verifier.drafts[0]
@@ -100,96 +100,3 @@ def check_structure(verifier: VerifierInfo, kind: DraftKind | None) -> None:
         raise ValueError(
             f"verification={verifier.name!r} is not made for {kind} drafts; allowed are {list(verifier.drafts)}"
         )
-
-
-class ModelSession(DraftSession):
-    """A draft model at work on one call: drafts one chain per row."""
-
-    def __init__(self, model: Any, call: DraftingCall) -> None:
-        self.runner: Runner = make_runner(model, call.stopwatch, "draft")
-        self.device = self.runner.device
-        self.vocabulary = vocabulary_size(call.target)
-        self.largest_id = vocabulary_size(model) - 1
-        self.sampling = call.sampling and call.draft_temperature != 0
-        # Processors hold tensors on the target's device; across devices only those that look at scores alone are used.
-        self.plan: ProcessorPlan = call.plan.draft_plan(
-            call.draft_temperature, history=self.device == call.state.ids.device
-        )
-        self.draws: Draws = GeneratorDraws(call.generator, self.device)
-        self.prefill_chunk = call.prefill_chunk
-        self._prefilled = False
-        self._buffer = torch.empty(0, device=self.device)
-
-    def propose(self, state: BatchState, lengths: list[int]) -> DraftBatch | TreeBatch:
-        """Draft token by token for all active rows; rows that want fewer ignore the surplus."""
-        longest = max(lengths)
-        if not longest:
-            return DraftBatch(state.ids.new_zeros(len(lengths), 0), tuple(lengths), None)
-        logits = self._catch_up(state)
-        tokens = torch.zeros(len(lengths), longest, dtype=torch.long, device=self.device)
-        q = self._law_buffer(len(lengths), longest) if self.sampling else None
-        for position in range(longest):
-            if position:
-                logits = self._forward(tokens[:, position - 1 : position])
-            scores = self._scores(logits, state, tokens, position)
-            if q is not None:
-                law = scores.softmax(dim=-1)
-                q[:, position] = law
-                tokens[:, position] = self.draws.sample(law)
-            else:
-                tokens[:, position] = scores.argmax(dim=-1)
-        device = state.ids.device
-        return DraftBatch(tokens.to(device), tuple(lengths), None if q is None else q.to(device))
-
-    def _law_buffer(self, rows: int, longest: int) -> Tensor:
-        """(rows, longest, V) for the laws of one step, the same memory in every step."""
-        size = rows * longest * self.vocabulary
-        if self._buffer.numel() < size:
-            self._buffer = torch.empty(size, device=self.device)
-        return self._buffer[:size].view(rows, longest, self.vocabulary)
-
-    def _catch_up(self, state: BatchState) -> Tensor:
-        """Feed what was committed since the last proposal: one token, or two after a full acceptance; (A, V) logits."""
-        if not self._prefilled:
-            self._prefill(state)
-        tokens, counts = state.tail(self.runner.lengths)
-        logits = self.runner.forward(self._known(tokens), counts, last_only=True).logits[:, -1]
-        return fit_vocabulary(logits, self.vocabulary)
-
-    def _prefill(self, state: BatchState) -> None:
-        length = min(state.lengths) - 1
-        rows = state.row_index
-        prompt_valid = state.prompt_valid[rows]
-        # Where drafting begins late, committed tokens stand behind the prompt.
-        valid = torch.nn.functional.pad(prompt_valid, (0, max(0, length - prompt_valid.shape[1])), value=True)
-        prompt = self._known(state.ids[rows, :length])
-        self.runner.prefill(prompt, valid[:, :length], prompt_valid, self.prefill_chunk)
-        self._prefilled = True
-
-    def _forward(self, tokens: Tensor) -> Tensor:
-        logits = self.runner.forward(self._known(tokens), [1] * len(tokens), last_only=True).logits[:, -1]
-        return fit_vocabulary(logits, self.vocabulary)
-
-    def _known(self, tokens: Tensor) -> Tensor:
-        """Ids that only the target's padded head has are no tokens; the draft reads its last id instead."""
-        return tokens.clamp(max=self.largest_id)
-
-    def _scores(self, logits: Tensor, state: BatchState, tokens: Tensor, position: int) -> Tensor:
-        """(A, V) processed scores of the draft's next token."""
-        block = None
-        if self.plan.needs_history:
-            drafted = state.with_block(tokens[:, :position].to(state.ids.device), [position] * len(tokens))
-            starts = [length + position for length in state.lengths]
-            block = Block(drafted, state.rows, starts, [1] * len(starts))
-        return self.plan(logits[:, None], block)[:, 0]
-
-    def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None, path: Tensor | None) -> None:
-        """Take back what the draft read beyond the accepted tokens; the verifier's own token is still to be read."""
-        if self._prefilled:
-            valid = [length - 1 for length in state.lengths]
-            self.runner.rewind([min(cached, kept) for cached, kept in zip(self.runner.lengths, valid, strict=True)])
-
-    def select(self, places: list[int]) -> None:
-        """Keep the active rows at the given places."""
-        if self._prefilled:
-            self.runner.select(places)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ class DraftingCall:
         tokenizers: of target and draft, where the user gave them.
         verifier: what the call's verifier says of itself.
         num_paths: draft paths per row and step.
+        takes_trees: whether the target's layout can score trees.
+        signals: the draft's own signals that the schedule wants with each token, see `scheduling.signals`.
+        stopper: decides during drafting which rows go on; None: all, up to their lengths.
     """
 
     target: Any
@@ -47,6 +50,22 @@ class DraftingCall:
     tokenizers: tuple[Any, Any]
     verifier: VerifierInfo
     num_paths: int
+    takes_trees: bool
+    signals: tuple[str, ...] = ()
+    stopper: DraftStopper | None = None
+
+
+class DraftStopper(Protocol):
+    """Stops the drafting of rows that promise too little."""
+
+    def after(self, drafted: int, signals: dict[str, Tensor], lengths: list[int]) -> list[int]:
+        """New draft lengths, now that `drafted` tokens of every row have been drawn.
+
+        Args:
+            drafted: tokens drawn so far; a row stopped now keeps them all.
+            signals: (A,) of the last token drawn.
+            lengths: draft lengths by row so far.
+        """
 
 
 class DraftSession(ABC):
@@ -78,10 +97,12 @@ class Drafter(CandidateGenerator, ABC):
     It is a Transformers `CandidateGenerator` by type, and one that serves batches: `start` opens a session per call in
     place of `get_candidates`, which knows one row and no law.
 
-    `default_num_draft_tokens` is used where the user gives no `num_draft_tokens`.
+    `default_num_draft_tokens` is used where the user gives no `num_draft_tokens`; `signals` are the names of those that
+    it can give with its tokens (`scheduling.signals`).
     """
 
     default_num_draft_tokens = 5
+    signals: frozenset[str] = frozenset()
 
     @property
     @abstractmethod

@@ -11,8 +11,8 @@ from ..decoding.processors import Block
 from ..decoding.state import BatchState
 from ..verification.base import DraftKind
 from ..verification.draws import Draws
-from .draft_model import ModelSession
 from .drafter import DraftingCall
+from .model_chains import ModelSession
 from .shape import TreeShape
 from .tree_batch import TreeBatch
 from .vocabulary import fit_vocabulary
@@ -29,14 +29,13 @@ class TreeSession(ModelSession):
     """
 
     def __init__(self, model: Any, call: DraftingCall, kind: DraftKind, branching: tuple[int, ...]) -> None:
-        super().__init__(model, call)
-        if not self.runner.takes_trees:
+        super().__init__(model, call, kind)
+        if not self.reader.runner.takes_trees:
             raise ValueError(
-                f"num_draft_paths: {type(model).__name__} runs in the layout '{self.runner.layout}', which has no "
-                "trees; allowed is 1"
+                f"num_draft_paths or branching: the draft {type(model).__name__} runs in the layout "
+                f"'{self.reader.runner.layout}', which has no trees; allowed is one path"
             )
         self.kind, self.branching = kind, branching
-        self.sampling = kind != "deterministic"
         self.shape, self.base = TreeShape(()), [0]
         self.nodes: list[list[int]] = []
 
@@ -53,7 +52,7 @@ class TreeSession(ModelSession):
         return self._merge(tokens, laws, lengths, state.ids.device)
 
     def _draw_levels(self, state: BatchState, tokens: Tensor, laws: Tensor | None) -> None:
-        logits = self._catch_up(state)[:, None]
+        logits = self.reader.catch_up(state)[:, None]
         same = torch.zeros(len(tokens), 1, dtype=torch.long, device=self.device)
         for level, count in enumerate(self.shape.branching):
             begin = self.shape.offset(level)
@@ -64,7 +63,9 @@ class TreeSession(ModelSession):
                 drawn = scores.topk(count, dim=-1).indices
             else:
                 # Nodes with the same prefix become one, so their children must come from one law, to the last bit.
-                law = scores.softmax(dim=-1)[torch.arange(len(tokens), device=self.device)[:, None], same]
+                law = scores.softmax(dim=-1)
+                if level:
+                    law = law[torch.arange(len(tokens), device=self.device)[:, None], same]
                 first = 0 if level == 0 else 1 + self.shape.offset(level - 1)
                 laws[:, first : first + law.shape[1]] = law
                 drawn = draw_children(law, count, self.kind, self.draws)
@@ -75,8 +76,8 @@ class TreeSession(ModelSession):
         """(A, F, V) logits after the F nodes of a level."""
         begin, width = self.shape.offset(level), self.shape.levels[level]
         region = self.shape.region(level, len(tokens), self.device)
-        fed = self._known(tokens[:, begin : begin + width])
-        output = self.runner.forward(fed, [width] * len(tokens), region=region)
+        fed = self.reader.known(tokens[:, begin : begin + width])
+        output = self.reader.runner.forward(fed, [width] * len(tokens), region=region)
         return fit_vocabulary(output.logits, self.vocabulary)
 
     def _level_scores(self, logits: Tensor, state: BatchState, tokens: Tensor, level: int) -> Tensor:
@@ -116,7 +117,7 @@ class TreeSession(ModelSession):
 
     def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None, path: Tensor | None) -> None:
         """Keep the accepted path in the cache, as far as it was fed: the last level never is."""
-        if not self._prefilled:
+        if not self.reader.has_started:
             return
         fed = max(0, len(self.shape.branching) - 1)
         if fed and path is not None:
@@ -127,9 +128,9 @@ class TreeSession(ModelSession):
             longest = max(map(len, chosen))
             # Beyond a row's own path slots are copied onto themselves; they are taken back next.
             slots = [row + list(range(len(row), longest)) for row in chosen]
-            self.runner.keep(self.base, torch.tensor(slots, dtype=torch.long).reshape(len(slots), longest))
+            self.reader.runner.keep(self.base, torch.tensor(slots, dtype=torch.long).reshape(len(slots), longest))
             kept = [base + len(row) for base, row in zip(self.base, chosen, strict=True)]
-            self.runner.rewind(kept)
+            self.reader.runner.rewind(kept)
         super().commit(state, accepted, scores, path)
 
 

@@ -225,10 +225,15 @@ def _merged_laws(walks: list[list[int]], paths: list[list[int]], size: int, q: T
     """Rows of the flattened q (K · (L + 1), V) for the root and every node; -1 where the block simply ended."""
     law_of = [-1] * (size + 1)
     rows = q.shape[1]
+    seen: set[int] = set()
     for walk, (tokens, path) in enumerate(zip(walks, paths, strict=True)):
         for place, node in enumerate([-1, *path]):
             row, known = walk * rows + place, law_of[node + 1]
-            if not bool(q[walk, place].any()):
+            ended = not bool(q[walk, place].any())
+            if node in seen and ended != (known < 0):
+                raise ValueError(f"q must be the same for equal prefixes, but path {walk} ends after {tokens[:place]}")
+            seen.add(node)
+            if ended:
                 continue
             if known < 0:
                 law_of[node + 1] = row

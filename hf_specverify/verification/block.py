@@ -68,12 +68,11 @@ class BlockVerification(Verifier):
         weights = _chain_weights(drafts, p)
         if drafts.q is None:
             return decide_deterministic(drafts, weights, p, draws)
-        q = drafts.q
         paths = ChosenPaths(
             weights=weights,
             drawn=torch.arange(weights.shape[1], device=p.device) < drafts.law_rows[:, None],
             target=lambda rows, lengths: wide(p[rows, lengths]),
-            law=lambda rows, lengths, p_rows: wide(q[rows, lengths]).to(p_rows.dtype),
+            law=lambda rows, lengths, p_rows: wide(drafts.law(rows, lengths)).to(p_rows.dtype),
         )
         accepted, next_weights = decide_paths(paths, draws)
         return BatchVerdict(accepted, draws.sample(next_weights))

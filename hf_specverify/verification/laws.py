@@ -45,7 +45,7 @@ class RemainingLaw:
         self._tree, self._node, self._p = tree, node, p
         law = tree.law(node)
         self._values = None if law is None else wide(law).to(p.dtype)
-        self._null = 1 - self._values.sum() if self._values is not None else torch.zeros(())
+        self._null = torch.zeros(()) if self._values is None else _null_mass(self._values)
 
     def of(self, child: int) -> Tensor:
         """(V,) the law that the next child was drawn from."""
@@ -58,11 +58,17 @@ class RemainingLaw:
         if child == NULL:
             values, null = self._values, torch.zeros_like(self._null)
         else:
-            values, null = self._values.index_fill(0, self._tree.tokens[child].reshape(1), 0), self._null.clamp(min=0)
+            values, null = self._values.index_fill(0, self._tree.tokens[child].reshape(1), 0), self._null
         total = values.sum() + null
         if bool(total > 0):
             values, null = values / total, null / total
         self._values, self._null = values, null
+
+
+def _null_mass(law: Tensor) -> Tensor:
+    """() what a law lacks to 1; 0 where that is rounding, which would weigh once a likely token is taken out."""
+    lacking = 1 - law.sum(dtype=torch.float64 if law.device.type != "mps" else None)
+    return torch.where(lacking > (1e-5 if law.dtype == torch.float32 else 1e-12), lacking, 0).to(law.dtype)
 
 
 def descend(tree: DraftTree, p: Tensor, choose: Callable[[int, Tensor], Choice], draws: Draws) -> Verdict:

@@ -83,5 +83,5 @@ def _next_weights(drafts: DraftBatch, p: Tensor, accepted: Tensor) -> Tensor:
     place, drawn = accepted.clamp(max=laws - 1), accepted < drafts.law_rows
     if drafts.q is None:
         return without_token(p_row, drafts.tokens[rows, place], drawn)
-    q_row = wide(drafts.q[rows, place]).to(p_row.dtype).masked_fill_(~drawn[:, None], 0)
+    q_row = wide(drafts.law(rows, place)).to(p_row.dtype).masked_fill_(~drawn[:, None], 0)
     return residual_in_place(p_row, q_row)[0]

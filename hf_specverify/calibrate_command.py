@@ -1,0 +1,130 @@
+"""The command `specverify calibrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from transformers import AutoTokenizer
+
+from .benchmark.environment import load_model
+from .benchmark.prompts import chat_encoder, encode_chunk, read_prompts, select_evenly, sha256_of_file
+from .benchmark.runs import pad_token_id
+from .calibrating import CalibrationSamples, calibrate, default_signals
+from .drafting import PromptLookup
+from .scheduling.calibration import CalibrationTable
+from .scheduling.information import InformationTable
+
+
+def calibrate_command(
+    target: Annotated[str, typer.Option(help="Target model: Hub id or folder.")],
+    prompts: Annotated[Path, typer.Option(help="Prompt file: .txt, or .jsonl (prompt, turns or question).")],
+    out: Annotated[Path, typer.Option(help="Folder of the table; an interrupted run is continued.")],
+    draft: Annotated[str, typer.Option(help="Draft model: Hub id or folder, or 'lookup'.")] = "lookup",
+    companion: Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")] = None,
+    num_prompts: Annotated[int, typer.Option(help="Prompts used, evenly spaced over the file.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option(help="Limit of new tokens per row.")] = 128,
+    batch_size: Annotated[int, typer.Option(help="Rows per call.")] = 8,
+    num_draft_tokens: Annotated[int, typer.Option(help="Draft tokens per step.")] = 7,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 1.0,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
+    draft_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
+    companion_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
+    seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
+    signals: Annotated[str | None, typer.Option(help="The table's signals, separated by commas; up to three.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no tables.")] = False,
+) -> None:
+    """Learn which draft tokens are accepted, from a prompt file, and write the table that predicts it."""
+    texts = read_prompts(prompts)
+    texts = [texts[index] for index in select_evenly(num_prompts, len(texts))]
+    model = load_model(target, dtype)
+    drafter = PromptLookup() if draft == "lookup" else load_model(draft, dtype, draft_quantization)
+    second = None if companion is None else load_model(companion, dtype, companion_quantization)
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    pad = pad_token_id(model, tokenizer)
+    chunks = [texts[start : start + batch_size] for start in range(0, len(texts), batch_size)]
+    inputs = [encode_chunk(chat_encoder(tokenizer), chunk, pad, model.device) for chunk in chunks]
+    sampling: dict[str, Any] = {"do_sample": temperature > 0}
+    if temperature > 0:
+        sampling |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
+    metadata = {
+        "target": target,
+        "draft": draft,
+        "draft_quantization": draft_quantization,
+        "companion": companion,
+        "companion_quantization": companion_quantization,
+        "dtype": dtype,
+        "temperature": temperature,
+        "num_draft_tokens": num_draft_tokens,
+        "max_new_tokens": max_new_tokens,
+        "prompts": prompts.name,
+        "prompts_sha256": sha256_of_file(prompts),
+        "num_prompts": num_prompts,
+        "seed": seed,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    unfinished = out / "samples.safetensors"
+    names = default_signals(drafter, second)
+    samples = _continued(unfinished, names, metadata)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=quiet) as progress:
+        task = progress.add_task("batches", total=len(inputs), completed=samples.batches)
+
+        def on_batch(found: CalibrationSamples) -> None:
+            found.save(unfinished)
+            torch.manual_seed(seed + found.batches)
+            progress.update(task, completed=found.batches)
+
+        torch.manual_seed(seed + samples.batches)
+        table = calibrate(
+            model,
+            drafter,
+            inputs,
+            companion_model=second,
+            num_draft_tokens=num_draft_tokens,
+            sets=[signals.split(",")] if signals else None,
+            metadata=metadata,
+            samples=samples,
+            on_batch=on_batch,
+            max_new_tokens=max_new_tokens,
+            pad_token_id=pad,
+            **sampling,
+        )
+    gains = table.information_gain()
+    table.metadata["companion_bits"] = gains.companion_bits
+    table.save_pretrained(out)
+    if not quiet:
+        show(table, gains, Console())
+
+
+def _continued(path: Path, names: tuple[str, ...], settings: dict[str, Any]) -> CalibrationSamples:
+    """The samples of an interrupted run with the same settings, or none yet."""
+    if not path.exists():
+        return CalibrationSamples.empty(names, settings)
+    samples = CalibrationSamples.load(path, names)
+    for name, value in settings.items():
+        if samples.settings.get(name) != value:
+            raise ValueError(
+                f"{path} was made with {name}={samples.settings.get(name)!r}, now it is {value!r}; allowed: the same, "
+                "or another folder"
+            )
+    return samples
+
+
+def show(table: CalibrationTable, gains: InformationTable, console: Console) -> None:
+    """Print what every signal set tells."""
+    shown = Table("signals", "bits", "share", title=f"What signals tell about acceptance, of {gains.entropy:.3f} bits")
+    for names, gain in gains.items():
+        shown.add_row(", ".join(names), f"{gain.bits:.3f}", f"{gain.share:.1%}")
+    console.print(shown)
+    if gains.companion_bits is not None:
+        console.print(f"The companion adds {gains.companion_bits:.3f} bits to the best of the draft's own signals.")
+    error = table.calibration_error().overall
+    console.print(
+        f"Table of {', '.join(table.names)}: ECE {error.ece:.3f}, Brier {error.brier:.3f}, AUC {error.auc:.3f}"
+    )

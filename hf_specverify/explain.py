@@ -1,0 +1,154 @@
+"""What a set-up will cost and bring, in figures and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .scheduling.auto import AutoSchedule
+from .scheduling.calibration import CalibrationTable
+from .scheduling.cost import CostModel
+
+LONGEST = 8
+WORTH = 1.05  # below this expected gain the advice is not to speculate
+COMPANION_BITS = 0.02  # a companion that tells less than this is not worth its pass
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one model is.
+
+    Attributes:
+        role: target, draft or companion.
+        model: its class.
+        parameters: how many, packed ones as they are stored.
+        size: bytes of parameters and buffers.
+        dtypes, devices: of its parameters.
+        milliseconds: of a forward over one token of one row; None where it was not measured.
+    """
+
+    role: str
+    model: str
+    parameters: int
+    size: int
+    dtypes: tuple[str, ...]
+    devices: tuple[str, ...]
+    milliseconds: float | None
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the costs promise at one batch size.
+
+    Attributes:
+        batch_size: rows.
+        plain: tokens per second without a draft.
+        length: the draft length that promises most; 0 is none.
+        speculative: tokens per second at the best length above 0.
+        gain: speculative / plain.
+    """
+
+    batch_size: int
+    plain: float
+    length: int
+    speculative: float
+    gain: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All of it; `advice` says in words what follows."""
+
+    placements: tuple[Placement, ...]
+    acceptance: float
+    acceptance_is_measured: bool
+    expectations: tuple[Expectation, ...]
+    advice: tuple[str, ...]
+
+
+def explain(
+    target: Any,
+    draft: Any = None,
+    companion: Any = None,
+    *,
+    costs: CostModel,
+    calibration: CalibrationTable | None = None,
+    companion_bits: float | None = None,
+    batch_sizes: Sequence[int] = (1, 4, 8, 16, 32),
+    context: int = 256,
+) -> Explanation:
+    """Say where the models are, what they cost, and what to expect of them.
+
+    Args:
+        target: the target model.
+        draft: the draft model; None is prompt lookup, whose drafts are free.
+        companion: the companion model, or None.
+        costs: measured on this machine.
+        calibration: for the acceptance; without one .7 is assumed, and the advice says so.
+        companion_bits: what the companion adds (`InformationTable.companion_bits`), if that is known.
+        batch_sizes: to predict for.
+        context: tokens of a row.
+    """
+    models = {"target": target, "draft": draft, "companion": companion}
+    placements = tuple(_placement(role, model, costs, context) for role, model in models.items() if model is not None)
+    mean = None
+    if calibration is not None:
+        mean = float(calibration.outcome.sum() / calibration.number.sum().clamp(min=1))
+    schedule = AutoSchedule(LONGEST, costs, mean)
+    schedule.started = True  # what a step brings; reading the prompt comes once
+    expectations = tuple(_expectation(schedule, size, context) for size in batch_sizes)
+    acceptance = float(schedule.acceptance()[0])
+    advice = _advice(placements, expectations, acceptance, mean is not None, companion is not None, companion_bits)
+    return Explanation(placements, acceptance, mean is not None, expectations, tuple(advice))
+
+
+def _placement(role: str, model: Any, costs: CostModel, context: int) -> Placement:
+    parameters = list(model.parameters())
+    size = sum(part.numel() * part.element_size() for part in [*parameters, *model.buffers()])
+    return Placement(
+        role,
+        type(model).__name__,
+        sum(part.numel() for part in parameters),
+        size,
+        tuple(sorted({str(part.dtype).removeprefix("torch.") for part in parameters})),
+        tuple(sorted({str(part.device) for part in parameters})),
+        1000 * costs.latency(1, 1, context, role) if role in costs.roles else None,
+    )
+
+
+def _expectation(schedule: AutoSchedule, batch_size: int, context: int) -> Expectation:
+    rates = schedule.rates(batch_size, context, float("inf"))
+    best = int(rates[1:].argmax()) + 1
+    gain = float(rates[best] / rates[0])
+    return Expectation(batch_size, float(rates[0]), best if gain > 1 else 0, float(rates[best]), gain)
+
+
+def _advice(
+    placements: Sequence[Placement],
+    expectations: Sequence[Expectation],
+    acceptance: float,
+    is_measured: bool,
+    has_companion: bool,
+    companion_bits: float | None,
+) -> list[str]:
+    source = "measured" if is_measured else "assumed, not measured: `specverify calibrate` measures it"
+    advice = [f"Acceptance {acceptance:.2f} ({source})."]
+    times = {placement.role: placement.milliseconds for placement in placements}
+    target, draft = times.get("target"), times.get("draft")
+    if target and draft:
+        advice.append(f"A draft token costs {draft / target:.2f} of a target pass at batch 1.")
+    for expectation in expectations:
+        where = f"Batch {expectation.batch_size}: expected {expectation.gain:.1f}×"
+        if expectation.gain < 1:
+            advice.append(f"{where} of plain decoding, a loss: don't speculate here (`auto` will not).")
+        elif expectation.gain < WORTH:
+            advice.append(f"{where} of plain decoding: not worth a draft model.")
+        else:
+            advice.append(f"{where} of plain decoding with {expectation.length} draft tokens.")
+    if has_companion and companion_bits is None:
+        advice.append("What the companion adds is not known: `specverify calibrate --companion` tells.")
+    elif has_companion and companion_bits is not None:
+        verdict = "leave it out" if companion_bits < COMPANION_BITS else "it may pay at large batches with cheap drafts"
+        advice.append(f"The companion adds {companion_bits:.3f} bits: {verdict}.")
+    return advice

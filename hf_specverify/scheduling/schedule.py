@@ -1,0 +1,71 @@
+"""What a schedule is: it says how many tokens to draft, and which of them the target verifies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from ..decoding.state import BatchState
+    from ..drafting.batch import DraftBatch
+    from ..drafting.drafter import DraftStopper
+    from ..drafting.tree_batch import TreeBatch
+
+
+@dataclass(frozen=True, eq=False)
+class StepOutcome:
+    """What verification said of the drafts of one step.
+
+    Attributes:
+        rows: the active rows, by their index in the batch.
+        verified: the chains that the target scored.
+        acceptance: (A, L) float32, the acceptance probability of every verified token, min(1, p/q), or whether it is
+            the greedy target's own choice; behind a row's own tokens anything.
+        accepted: tokens accepted, by row.
+        seconds: wall time of the step.
+    """
+
+    rows: list[int]
+    verified: DraftBatch
+    acceptance: Tensor
+    accepted: list[int]
+    seconds: float
+
+    @property
+    def reached(self) -> list[int]:
+        """How many positions of each row were decided: the accepted ones and the first one that was not."""
+        return [min(count + 1, length) for count, length in zip(self.accepted, self.verified.lengths, strict=True)]
+
+
+class Schedule(ABC):
+    """How much to draft and to verify, in one call.
+
+    Attributes:
+        draft_signals: what the drafter is to say of its tokens.
+        stopper: stops rows while they are being drafted; None lets them go on.
+        wants_outcomes: whether `learn` is to be called.
+    """
+
+    draft_signals: tuple[str, ...] = ()
+    stopper: DraftStopper | None = None
+    wants_outcomes = False
+
+    @abstractmethod
+    def draft_lengths(self, room: list[int], state: BatchState) -> list[int]:
+        """Tokens to draft for each active row, which has space for room[i] of them."""
+
+    def choose(self, drafts: DraftBatch | TreeBatch, state: BatchState) -> DraftBatch | TreeBatch:
+        """What of the drafts the target verifies; here all."""
+        return drafts
+
+    def learn(self, outcome: StepOutcome) -> None:  # noqa: B027 - most schedules have nothing to learn
+        """Take note of a step."""
+
+    def commit(self, state: BatchState) -> None:  # noqa: B027 - only a companion has something to take back
+        """The state has the step's tokens."""
+
+    def select(self, places: list[int]) -> None:  # noqa: B027
+        """Keep the active rows at the given places."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,7 +88,7 @@ def calibrate_command(
             inputs,
             companion_model=second,
             num_draft_tokens=num_draft_tokens,
-            sets=[signals.split(",")] if signals else None,
+            sets=_sets(names, signals),
             metadata=metadata,
             samples=samples,
             on_batch=on_batch,
@@ -100,6 +101,15 @@ def calibrate_command(
     table.save_pretrained(out)
     if not quiet:
         show(table, gains, Console())
+
+
+def _sets(names: tuple[str, ...], chosen: str | None) -> list[tuple[str, ...]] | None:
+    """The table's own signals first, then all single ones and pairs to compare; None leaves the choice to the fit."""
+    if chosen is None:
+        return None
+    own = tuple(chosen.split(","))
+    others = [pair for size in (1, 2) for pair in combinations(names, size)]
+    return [own, *(pair for pair in others if set(pair) != set(own))]
 
 
 def _continued(path: Path, names: tuple[str, ...], settings: dict[str, Any]) -> CalibrationSamples:

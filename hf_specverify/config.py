@@ -31,8 +31,8 @@ class SpeculationConfig:
 
     verify_length: str = "fixed"
     """How many of the drafted tokens the target scores: `fixed`, all of them; `goodput`, those that are expected to
-    pay, by a calibration and the costs of the models; or `auto`: drafts as many as promise the most tokens per second, none
-    included, by costs and by what was accepted so far, and verifies them all."""
+    pay, by a calibration and the costs of the models; or `auto`: drafts as many as promise the most tokens per second,
+    none included, by costs and by what was accepted so far, and verifies them all."""
 
     draft_length: str = "fixed"
     """How many tokens are drafted: `fixed`, num_draft_tokens; or `goodput`: a row stops where one more is not expected

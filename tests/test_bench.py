@@ -219,14 +219,14 @@ def test_each_run_is_seeded_and_compared_row_by_row(target: Any, monkeypatch: py
     """Scripted runs: ours gets the second row wrong, and every run notes the seed that it saw."""
     seeds: list[int] = []
 
-    def scripted(cell: Cell, target: Any, draft: Any, inputs: Any, options: dict[str, Any]) -> Outcome:
+    def scripted(cell: Cell, target: Any, draft: Any, inputs: Any, options: dict[str, Any], scheduling: Any) -> Outcome:
         seeds.append(torch.initial_seed())
         torch.manual_seed(123)
         ids = torch.tensor([[5, 6, 2], [7, 8, 9 if cell.method == "plain" else 10]])
         return Outcome(ids, 1.0, [Commit(0.5, {0: 3, 1: 3})])
 
     monkeypatch.setattr(bench_module, "run_cell", scripted)
-    runner = BlockRunner(replace(TINY, seed=40), target, LOOKUP, WordTokenizer(), PROMPTS, 0)
+    runner = BlockRunner(replace(TINY, seed=40), target, LOOKUP, WordTokenizer(), PROMPTS, 0, {})
     records = runner.run(Block(2, 0.0, 0, 1, (0, 1)), 0)
     assert seeds == [41, 41, 41]
     assert [record.seed for record in records] == seeds

@@ -142,7 +142,9 @@ def test_cells_rotate_so_that_each_runs_in_each_position() -> None:
 
 def test_stock_runs_at_batch_1_only() -> None:
     assert [cell.name for cell in cells_for(SMALL, 2)] == ["plain", "ours L=2", "ours L=3"]
-    several = replace(SMALL, draft_lengths=(2,), verifications=("token", "block", "traversal:3"), stock=False)
+    several = replace(
+        SMALL, draft="a model", draft_lengths=(2,), verifications=("token", "block", "traversal:3"), stock=False
+    )
     names = ["plain", "ours L=2", "ours block L=2", "ours traversal:3 L=2"]
     assert [cell.name for cell in cells_for(several, 1)] == names
 
@@ -159,6 +161,11 @@ def test_schedules_choose_lengths_up_to_the_largest() -> None:
 def test_verifications_that_do_not_exist(text):
     with pytest.raises(ValueError, match=f"verification='{text}'; allowed: a verifier, or verifier:paths"):
         replace(SMALL, verifications=(text,))
+
+
+def test_lookup_drafts_single_paths() -> None:
+    with pytest.raises(ValueError, match="'traversal:3' with draft='lookup'; allowed: single paths"):
+        replace(SMALL, verifications=("traversal:3",))
 
 
 def test_blocks_have_seeds_of_their_own() -> None:

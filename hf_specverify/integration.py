@@ -46,8 +46,8 @@ class SpeculativeDecoding:
 
     Args:
         assistant_model: the draft: a model, a `Drafter`, or a `CandidateGenerator`.
-        companion_model: a second small model for speculative verification. Validated now; this version's schedules
-            do not use it yet.
+        companion_model: a second small model for speculative verification, run where the calibration of
+            `verify_length="goodput"` has one of its signals.
         generator: a `torch.Generator` for all random draws; None means the global one.
         streamer: gets committed tokens (one row). Give it here, not to `generate`, which would not pass it on.
         tokenizer, assistant_tokenizer: to compare the vocabularies of target and draft.

@@ -5,6 +5,7 @@ Nothing heavy is imported here, so that `--help` and mistakes are answered at on
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from importlib import metadata
@@ -121,60 +122,38 @@ def demo(
         print(json.dumps(result, indent=2))
 
 
-@app.command(
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    help="Compare plain, stock and our decoding over batch sizes and draft lengths; see `specverify bench --help`.",
+def _hand_on(name: str, module: str, function: str, summary: str) -> None:
+    """Register a command whose own module needs torch even to name its options: it is imported when it is called."""
+
+    def command(context: typer.Context) -> None:
+        inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        inner.command(name=name)(getattr(importlib.import_module(module), function))
+        inner(args=context.args, prog_name=f"specverify {name}")
+
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+    text = f"{summary}; see `specverify {name} --help`."
+    app.command(name=name, add_help_option=False, context_settings=settings, help=text)(command)
+
+
+_hand_on(
+    "bench",
+    "hf_specverify.benchmark.bench_command",
+    "bench",
+    "Compare plain, stock and our decoding over batch sizes and draft lengths",
 )
-def bench(context: typer.Context) -> None:
-    """Hand everything to the benchmark's own command, which needs torch even to name its options."""
-    from hf_specverify.benchmark.bench_command import bench as command
-
-    inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    inner.command(name="bench")(command)
-    inner(args=context.args, prog_name="specverify bench")
-
-
-@app.command(
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    help="Learn from a prompt file which draft tokens are accepted; see `specverify calibrate --help`.",
+_hand_on(
+    "calibrate",
+    "hf_specverify.calibrate_command",
+    "calibrate_command",
+    "Learn from a prompt file which draft tokens are accepted",
 )
-def calibrate(context: typer.Context) -> None:
-    """Hand everything to the command's own module, which needs torch even to name its options."""
-    from hf_specverify.calibrate_command import calibrate_command
-
-    inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    inner.command(name="calibrate")(calibrate_command)
-    inner(args=context.args, prog_name="specverify calibrate")
-
-
-@app.command(
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    help="Measure what forwards cost on this machine; see `specverify profile --help`.",
+_hand_on("profile", "hf_specverify.profile_command", "profile_command", "Measure what forwards cost on this machine")
+_hand_on(
+    "explain",
+    "hf_specverify.explain_command",
+    "explain_command",
+    "Say what models cost here and whether speculation pays",
 )
-def profile(context: typer.Context) -> None:
-    """Hand everything to the command's own module, which needs torch even to name its options."""
-    from hf_specverify.profile_command import profile_command
-
-    inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    inner.command(name="profile")(profile_command)
-    inner(args=context.args, prog_name="specverify profile")
-
-
-@app.command(
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    help="Say what models cost here and whether speculation pays; see `specverify explain --help`.",
-)
-def explain(context: typer.Context) -> None:
-    """Hand everything to the command's own module, which needs torch even to name its options."""
-    from hf_specverify.explain_command import explain_command
-
-    inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    inner.command(name="explain")(explain_command)
-    inner(args=context.args, prog_name="specverify explain")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,6 @@ class GoodputSchedule(Schedule):
         self.draft_signals = tuple(
             name for name in table.names if SIGNALS[name].needs != "companion" and name != "position"
         )
-        self.of_companion = tuple(name for name in table.names if SIGNALS[name].needs == "companion")
 
     def draft_lengths(self, room: list[int], state: BatchState) -> list[int]:
         """As many as there is space for, up to the fixed number."""
@@ -145,13 +144,3 @@ class GoodputSchedule(Schedule):
         self.table = self.online.table
         if self._stopper is not None:
             self._stopper.follow(self.table)
-
-    def commit(self, state: BatchState) -> None:
-        """Tell the companion."""
-        if self.companion is not None:
-            self.companion.commit(state)
-
-    def select(self, places: list[int]) -> None:
-        """Keep the active rows at the given places."""
-        if self.companion is not None:
-            self.companion.select(places)

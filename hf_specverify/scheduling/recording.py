@@ -71,13 +71,3 @@ class RecordingSchedule(FixedLength):
         values = {name: torch.cat(parts or empty) for name, parts in self.values.items()}
         groups = torch.cat(self.groups) if self.groups else torch.zeros(0, dtype=torch.long)
         return values, torch.cat(self.outcomes or empty), groups
-
-    def commit(self, state: BatchState) -> None:
-        """Tell the companion."""
-        if self.companion is not None:
-            self.companion.commit(state)
-
-    def select(self, places: list[int]) -> None:
-        """Keep the active rows at the given places."""
-        if self.companion is not None:
-            self.companion.select(places)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..drafting.batch import DraftBatch
     from ..drafting.drafter import DraftStopper
     from ..drafting.tree_batch import TreeBatch
+    from .companion import Companion
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +48,13 @@ class Schedule(ABC):
         draft_signals: what the drafter is to say of its tokens.
         stopper: stops rows while they are being drafted; None lets them go on.
         wants_outcomes: whether `learn` is to be called.
+        companion: reads along with the rows; None where no signal needs it.
     """
 
     draft_signals: tuple[str, ...] = ()
     stopper: DraftStopper | None = None
     wants_outcomes = False
+    companion: Companion | None = None
 
     @abstractmethod
     def draft_lengths(self, room: list[int], state: BatchState) -> list[int]:
@@ -64,8 +67,12 @@ class Schedule(ABC):
     def learn(self, outcome: StepOutcome) -> None:  # noqa: B027 - most schedules have nothing to learn
         """Take note of a step."""
 
-    def commit(self, state: BatchState) -> None:  # noqa: B027 - only a companion has something to take back
-        """The state has the step's tokens."""
+    def commit(self, state: BatchState) -> None:
+        """The state has the step's tokens: the companion takes back the others."""
+        if self.companion is not None:
+            self.companion.commit(state)
 
-    def select(self, places: list[int]) -> None:  # noqa: B027
+    def select(self, places: list[int]) -> None:
         """Keep the active rows at the given places."""
+        if self.companion is not None:
+            self.companion.select(places)

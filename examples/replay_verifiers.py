@@ -61,7 +61,7 @@ class Replay(Verifier):
                 here = p[[0, *(node + 1 for node in nodes)]]
                 for name, info in sv.verifiers().items():
                     fits = (paths == 1) if info.structure == "chain" else (paths > 1 and "independent" in info.drafts)
-                    if fits and name not in ("hierarchical", "replay"):
+                    if fits and info.lossless and name not in ("hierarchical", "replay"):
                         rule = sv.get_verifier(name)
                         counts = [len(rule.verify(part, here, self.draws).path) for _ in range(REPEATS)]
                         self.accepted[name, paths, length].append(statistics.mean(counts))

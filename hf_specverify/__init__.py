@@ -1,9 +1,11 @@
 """Speculative decoding for Transformers: batched, and lossless unless you ask otherwise."""
 
 from .calibrating import calibrate
+from .companions import CompanionReport, cut_layers, make_companion
 from .config import SpeculationConfig
 from .diagnostics import first_divergence
 from .drafting import Drafter, DraftModel, PromptLookup
+from .drafting.trimmed import trim_vocabulary
 from .integration import SpeculativeDecoding, SpeculativeOutput, disable, enable, enabled
 from .report import SpeculationReport
 from .verification import get_verifier, register_verifier, verifiers
@@ -11,6 +13,7 @@ from .verification import get_verifier, register_verifier, verifiers
 __version__ = "0.1.0"
 
 __all__ = [
+    "CompanionReport",
     "DraftModel",
     "Drafter",
     "PromptLookup",
@@ -19,11 +22,14 @@ __all__ = [
     "SpeculativeDecoding",
     "SpeculativeOutput",
     "calibrate",
+    "cut_layers",
     "disable",
     "enable",
     "enabled",
     "first_divergence",
     "get_verifier",
+    "make_companion",
     "register_verifier",
+    "trim_vocabulary",
     "verifiers",
 ]

@@ -34,8 +34,13 @@ def calibrate_command(
     num_draft_tokens: Annotated[int, typer.Option(help="Draft tokens per step.")] = 7,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 1.0,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
-    draft_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
-    companion_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
+    draft_quantization: Annotated[
+        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
+    ] = "none",
+    companion_quantization: Annotated[
+        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
+    ] = "none",
+    lookup_ngram: Annotated[int, typer.Option(help="Longest n-gram that 'lookup' matches.")] = 2,
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
     signals: Annotated[str | None, typer.Option(help="The table's signals, separated by commas; up to three.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no tables.")] = False,
@@ -44,7 +49,7 @@ def calibrate_command(
     texts = read_prompts(prompts)
     texts = [texts[index] for index in select_evenly(num_prompts, len(texts))]
     model = load_model(target, dtype)
-    drafter = PromptLookup() if draft == "lookup" else load_model(draft, dtype, draft_quantization)
+    drafter = PromptLookup(lookup_ngram) if draft == "lookup" else load_model(draft, dtype, draft_quantization)
     second = None if companion is None else load_model(companion, dtype, companion_quantization)
     tokenizer = AutoTokenizer.from_pretrained(target)
     pad = pad_token_id(model, tokenizer)
@@ -59,6 +64,7 @@ def calibrate_command(
         "draft_quantization": draft_quantization,
         "companion": companion,
         "companion_quantization": companion_quantization,
+        "lookup_ngram": lookup_ngram if draft == "lookup" else None,
         "dtype": dtype,
         "temperature": temperature,
         "num_draft_tokens": num_draft_tokens,

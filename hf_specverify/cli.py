@@ -1,4 +1,4 @@
-"""The command line: `specverify demo | bench | calibrate | profile | explain`.
+"""The command line: `specverify demo | bench | calibrate | profile | explain | companion`.
 
 Nothing heavy is imported here, so that `--help` and mistakes are answered at once; each command imports what it runs.
 """
@@ -153,6 +153,12 @@ _hand_on(
     "hf_specverify.explain_command",
     "explain_command",
     "Say what models cost here and whether speculation pays",
+)
+_hand_on(
+    "companion",
+    "hf_specverify.companion_command",
+    "companion_command",
+    "Make a quantised or shortened companion of a draft, with its model card",
 )
 
 

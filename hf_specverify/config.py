@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .verification import VerifierInfo, verifiers
+from .verification import Verifier, VerifierInfo, get_verifier, verifiers
 
 VERIFY_LENGTHS = ("fixed", "goodput", "auto")
 DRAFT_LENGTHS = ("fixed", "goodput")
@@ -23,6 +23,9 @@ class SpeculationConfig:
     verification: str = "token"
     """Name of the verifier, one of `hf_specverify.verifiers()`."""
 
+    verification_options: Mapping[str, Any] | None = None
+    """Parameters of the verifier, by name, for those that have some: the lossy ones."""
+
     num_draft_tokens: int | None = None
     """Tokens drafted per step and row; None leaves it to the drafter (5 for a model, 10 for prompt lookup)."""
 
@@ -31,8 +34,9 @@ class SpeculationConfig:
 
     verify_length: str = "fixed"
     """How many of the drafted tokens the target scores: `fixed`, all of them; `goodput`, those that are expected to
-    pay, by a calibration and the costs of the models; or `auto`: drafts as many as promise the most tokens per second,
-    none included, by costs and by what was accepted so far, and verifies them all."""
+    pay, by a calibration and the costs of the models; or `auto`: plain decoding, stopped drafts or cuts, with or
+    without the companion, whatever promises the most tokens per second by costs and by what was accepted so far.
+    `auto` does without a calibration, and follows the text."""
 
     draft_length: str = "fixed"
     """How many tokens are drafted: `fixed`, num_draft_tokens; or `goodput`: a row stops where one more is not expected
@@ -56,6 +60,7 @@ class SpeculationConfig:
     def __post_init__(self) -> None:
         known = verifiers()
         _check(isinstance(self.verification, str) and self.verification in known, self, "verification", sorted(known))
+        self._check_verification_options()
         _check_integer(self, "num_draft_tokens", optional=True)
         _check_integer(self, "num_draft_paths")
         self._check_paths(known)
@@ -71,6 +76,18 @@ class SpeculationConfig:
                 f"verification={self.verification!r} changes the output law, and require_lossless=True forbids that; "
                 f"allowed: {lossless}"
             )
+
+    def _check_verification_options(self) -> None:
+        if self.verification_options is None:
+            return
+        if not isinstance(self.verification_options, Mapping):
+            raise TypeError(f"verification_options={self.verification_options!r}: allowed are a mapping and None")
+        get_verifier(self.verification, **self.verification_options)
+
+    @property
+    def verifier(self) -> Verifier:
+        """The verifier, with its parameters."""
+        return get_verifier(self.verification, **(self.verification_options or {}))
 
     def _check_paths(self, known: Mapping[str, VerifierInfo]) -> None:
         if self.num_draft_paths > 1 and known[self.verification].structure == "chain":

@@ -8,7 +8,9 @@ from typing import Any
 
 from .scheduling.auto import AutoSchedule
 from .scheduling.calibration import CalibrationTable
+from .scheduling.call_costs import CallCosts
 from .scheduling.cost import CostModel
+from .scheduling.simulate import simulated_rates
 
 LONGEST = 8
 WORTH = 1.05  # below this expected gain the advice is not to speculate
@@ -47,6 +49,8 @@ class Expectation:
         length: the draft length that promises most; 0 is none.
         speculative: tokens per second at the best length above 0.
         gain: speculative / plain.
+        modes: tokens per second of each way of scheduling, simulated from the calibration ("plain", "fixed", "stop",
+            "cut", "cut with companion"); empty without one.
     """
 
     batch_size: int
@@ -54,6 +58,7 @@ class Expectation:
     length: int
     speculative: float
     gain: float
+    modes: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -94,10 +99,10 @@ def explain(
     placements = tuple(_placement(role, model, costs, context) for role, model in models.items() if model is not None)
     mean = None
     if calibration is not None:
-        mean = float(calibration.outcome.sum() / calibration.number.sum().clamp(min=1))
-    schedule = AutoSchedule(LONGEST, costs, mean)
+        mean = calibration.mean
+    schedule = AutoSchedule(CallCosts(costs, LONGEST), mean)
     schedule.started = True  # what a step brings; reading the prompt comes once
-    expectations = tuple(_expectation(schedule, size, context) for size in batch_sizes)
+    expectations = tuple(_expectation(schedule, calibration, size, context) for size in batch_sizes)
     acceptance = float(schedule.acceptance()[0])
     advice = _advice(placements, expectations, acceptance, mean is not None, companion is not None, companion_bits)
     return Explanation(placements, acceptance, mean is not None, expectations, tuple(advice))
@@ -117,11 +122,14 @@ def _placement(role: str, model: Any, costs: CostModel, context: int) -> Placeme
     )
 
 
-def _expectation(schedule: AutoSchedule, batch_size: int, context: int) -> Expectation:
+def _expectation(
+    schedule: AutoSchedule, calibration: CalibrationTable | None, batch_size: int, context: int
+) -> Expectation:
     rates = schedule.rates(batch_size, context, float("inf"))
     best = int(rates[1:].argmax()) + 1
     gain = float(rates[best] / rates[0])
-    return Expectation(batch_size, float(rates[0]), best if gain > 1 else 0, float(rates[best]), gain)
+    modes = {} if calibration is None else simulated_rates(calibration, schedule.prices, batch_size, context)
+    return Expectation(batch_size, float(rates[0]), best if gain > 1 else 0, float(rates[best]), gain, modes)
 
 
 def _advice(
@@ -146,9 +154,25 @@ def _advice(
             advice.append(f"{where} of plain decoding: not worth a draft model.")
         else:
             advice.append(f"{where} of plain decoding with {expectation.length} draft tokens.")
+        advice += _advice_on_modes(expectation)
     if has_companion and companion_bits is None:
         advice.append("What the companion adds is not known: `specverify calibrate --companion` tells.")
     elif has_companion and companion_bits is not None:
         verdict = "leave it out" if companion_bits < COMPANION_BITS else "it may pay at large batches with cheap drafts"
         advice.append(f"The companion adds {companion_bits:.3f} bits: {verdict}.")
     return advice
+
+
+def _advice_on_modes(expectation: Expectation) -> list[str]:
+    """What scheduling would add to the better of plain decoding and the best fixed length, if it is worth saying."""
+    modes = dict(expectation.modes)
+    if not modes:
+        return []
+    base = max(modes.pop("plain"), modes.pop("fixed"))
+    ratios = {name: rate / base for name, rate in modes.items()}
+    best = max(ratios, key=ratios.__getitem__, default=None)
+    if best is None:
+        return []
+    shown = ", ".join(f"{name} {ratio:.2f}×" for name, ratio in ratios.items())
+    verdict = f"`{best}` pays" if ratios[best] >= WORTH else "no schedule is worth its name here"
+    return [f"  over the best of plain and fixed: {shown}: {verdict}."]

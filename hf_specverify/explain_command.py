@@ -23,8 +23,12 @@ def explain_command(
     draft: Annotated[str, typer.Option(help="Draft model: Hub id or folder, or 'lookup'.")] = LOOKUP,
     companion: Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
-    draft_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
-    companion_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
+    draft_quantization: Annotated[
+        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
+    ] = "none",
+    companion_quantization: Annotated[
+        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
+    ] = "none",
     calibration: Annotated[str | None, typer.Option(help="Folder of a calibration, for the acceptance.")] = None,
     costs: Annotated[Path | None, typer.Option(help="File of measured costs; default: measured now.")] = None,
     batch_size: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1,4,8,16,32",

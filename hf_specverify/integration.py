@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from .drafting.vocabulary import check_partner
 from .report import SpeculationReport
 from .scheduling.build import make_schedule
 from .scheduling.schedule import Schedule
-from .verification import GeneratorDraws, get_verifier
+from .verification import GeneratorDraws, Verifier
 
 _OPTIONS = ("companion_model", "generator", *SpeculationConfig.option_names())
 
@@ -104,14 +105,15 @@ class SpeculativeDecoding:
         sequences = loop.state.sequences().to(input_ids.device)
         if not generation_config.return_dict_in_generate:
             return sequences
-        info = get_verifier(self.config.verification).info
         report = SpeculationReport.from_steps(
             steps,
             seconds=stopwatch.seconds(),
-            verification=info.name,
-            lossless=info.lossless,
+            verification=loop.verifier.description,
+            lossless=loop.verifier.info.lossless,
             drafter=self.drafter.name,
             layout=loop.target.layout,
+            schedule=loop.schedule.name,
+            drift=loop.schedule.drift,
         )
         return SpeculativeOutput(
             sequences=sequences, speculation=report, **loop.recorder.result(loop.target.prompt_outputs)
@@ -140,6 +142,8 @@ class SpeculativeDecoding:
                 f"'{target.layout}', which has no trees; allowed is 1"
             )
         plan, sampling = ProcessorPlan(processors), bool(generation_config.do_sample)
+        verifier = self.config.verifier
+        _check_verifier(verifier, sampling)
         call = DraftingCall(
             target=model,
             state=state,
@@ -150,7 +154,7 @@ class SpeculativeDecoding:
             stopwatch=stopwatch,
             prefill_chunk=generation_config.prefill_chunk_size,
             tokenizers=self.tokenizers,
-            verifier=get_verifier(self.config.verification).info,
+            verifier=verifier.info,
             num_paths=self.config.num_draft_paths,
             takes_trees=target.takes_trees,
         )
@@ -161,7 +165,7 @@ class SpeculativeDecoding:
             target=target,
             session=session,
             schedule=schedule,
-            verifier=get_verifier(self.config.verification),
+            verifier=verifier,
             plan=plan,
             stopping=stopping,
             draws=GeneratorDraws(self.generator, ids.device),
@@ -183,6 +187,27 @@ class SpeculativeDecoding:
                 f"companion_model={self.companion_model!r}: allowed is a Transformers causal language model"
             )
         check_partner(model, self.companion_model, "companion_model")
+
+
+_WARNED: set[str] = set()
+
+
+def _check_verifier(verifier: Verifier, sampling: bool) -> None:
+    """Warn of a lossy verifier, once per process and rule; refuse one that is not defined for a greedy target."""
+    if not sampling and not verifier.matches_greedy:
+        raise ValueError(
+            f"verification={verifier.description!r} with do_sample=False: for a greedy target the rule would emit "
+            "tokens that are not its choice; allowed: do_sample=True, or another rule"
+        )
+    name = verifier.info.name
+    if not verifier.info.lossless and name not in _WARNED:
+        _WARNED.add(name)
+        warnings.warn(
+            f"verification={verifier.description!r} is lossy: the output does not follow the target's law "
+            "(require_lossless=True refuses such rules).",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _wanted_outputs(generation_config: Any) -> dict[str, bool]:

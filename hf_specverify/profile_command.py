@@ -20,8 +20,12 @@ def profile_command(
     draft: Annotated[str | None, typer.Option(help="Draft model: Hub id or folder.")] = None,
     companion: Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
-    draft_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
-    companion_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
+    draft_quantization: Annotated[
+        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
+    ] = "none",
+    companion_quantization: Annotated[
+        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
+    ] = "none",
     batch_size: Annotated[str, typer.Option(help="Rows per call, separated by commas.")] = "1,4,8",
     tokens: Annotated[str, typer.Option(help="Tokens per row in a forward, separated by commas.")] = "1,2,4,8",
     context: Annotated[str, typer.Option(help="Cached tokens per row, separated by commas.")] = "256",

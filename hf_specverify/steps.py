@@ -33,6 +33,9 @@ class StepRecord:
             stopping criterion cut off.
         elapsed: seconds from the start of the call to the end of this step.
         depths: length of each row's longest verified path; by default ``verified``, as on chains.
+        plain_seconds: what a plain step of these rows, at their context, would take by the call's costs; None where
+            no costs are known.
+        choice: what the schedule chose for this step, in its own words; "" where it had nothing to choose.
 
     Raises:
         TypeError, ValueError: a field has the wrong type or value, or the counts of a row contradict each other.
@@ -46,6 +49,8 @@ class StepRecord:
     committed: tuple[int, ...]
     elapsed: float
     depths: tuple[int, ...] = ()
+    plain_seconds: float | None = None
+    choice: str = ""
 
     def __post_init__(self) -> None:
         if not self.depths:
@@ -61,6 +66,10 @@ class StepRecord:
             if any(n > most + extra for n, most in zip(values, limits, strict=True)):
                 raise ValueError(f"{name} is {values}; allowed is at most {limit}{' + 1' * extra}; {limit} is {limits}")
         check_seconds("elapsed", self.elapsed)
+        if self.plain_seconds is not None:
+            check_seconds("plain_seconds", self.plain_seconds)
+        if not isinstance(self.choice, str):
+            raise TypeError(f"choice is {self.choice!r}; allowed is a str")
 
 
 class Positions(NamedTuple):

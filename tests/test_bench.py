@@ -219,7 +219,7 @@ def test_each_run_is_seeded_and_compared_row_by_row(target: Any, monkeypatch: py
     """Scripted runs: ours gets the second row wrong, and every run notes the seed that it saw."""
     seeds: list[int] = []
 
-    def scripted(cell: Cell, target: Any, draft: Any, inputs: Any, options: dict[str, Any], scheduling: Any) -> Outcome:
+    def scripted(cell: Cell, target: Any, draft: Any, inputs: Any, *options: Any) -> Outcome:
         seeds.append(torch.initial_seed())
         torch.manual_seed(123)
         ids = torch.tensor([[5, 6, 2], [7, 8, 9 if cell.method == "plain" else 10]])

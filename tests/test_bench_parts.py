@@ -11,10 +11,18 @@ import torch
 
 from hf_specverify.benchmark import runs
 from hf_specverify.benchmark.bench import blocks_of, count_runs
+from hf_specverify.benchmark.environment import parse_form
 from hf_specverify.benchmark.measuring import Commit, peak_growth, row_latencies
 from hf_specverify.benchmark.prompts import chunk_indices, encode_chunk, read_prompts, select_evenly
 from hf_specverify.benchmark.records import RunRecord, SpeculationFigures
-from hf_specverify.benchmark.settings import LOOKUP, BenchSettings, cells_for, parse_numbers, rotated
+from hf_specverify.benchmark.settings import (
+    LOOKUP,
+    BenchSettings,
+    cells_for,
+    parse_calibrations,
+    parse_numbers,
+    rotated,
+)
 from hf_specverify.benchmark.summary import Spread, paired_ratios, summarise
 
 SMALL = BenchSettings(num_prompts=2, batch_sizes=(1, 2), draft_lengths=(2, 3), repeats=1)
@@ -58,6 +66,13 @@ def record(cell: str, speed: float, chunk: int = 0, **fields: Any) -> RunRecord:
         ({"temperatures": (float("nan"),)}, ("temperatures", "nan", "positive")),
         ({"dtype": "int4"}, ("dtype", "int4", "'bfloat16'")),
         ({"draft_quantization": "nf5"}, ("draft_quantization", "nf5", "'nf4'")),
+        ({"draft_quantization": "nf4+heads:3"}, ("draft_quantization", "heads:3", "'+trim:N'")),
+        ({"companion_quantization": "none+trim:x"}, ("companion_quantization", "trim:x", "'+layers:N'")),
+        ({"stock_confidences": (1.0,)}, ("stock_confidences", "1.0", "below 1")),
+        ({"lookup_ngram": 0}, ("lookup_ngram", "0", ">= 1")),
+        ({"schedules": ("cut",)}, ("'cut'", "calibration=None", "q=one")),
+        ({"schedules": ("cut:c",), "calibration": "q=one"}, ("'cut:c'", "q=one", "a folder")),
+        ({"calibration": "q=one,two"}, ("calibration", "q=one,two", "names and folders")),
         ({"draft_quantization": "nf4", "draft": LOOKUP}, ("draft_quantization", "nf4", "'none'")),
     ],
 )
@@ -78,6 +93,22 @@ def test_numbers_of_the_command_line() -> None:
     assert parse_numbers("temperature", "0,0.7", float) == (0.0, 0.7)
     with pytest.raises(ValueError, match=r"batch_size='1,x'; allowed: numbers separated by commas"):
         parse_numbers("batch_size", "1,x", int)
+
+
+def test_forms_of_models() -> None:
+    assert parse_form("none") == ("none", {})
+    assert parse_form("nf4+layers:8+trim:16384") == ("nf4", {"layers": 8, "trim": 16384})
+
+
+def test_several_calibrations_and_stock_with_a_threshold() -> None:
+    assert parse_calibrations("folder") == {"": "folder"}
+    assert parse_calibrations("q=one,c=two") == {"q": "one", "c": "two"}
+    settings = replace(
+        SMALL, draft="some-draft", draft_lengths=(2, 4), schedules=("fixed", "cut:q"), calibration="q=one", stock=True,
+        stock_confidences=(0.0, 0.4),
+    )  # fmt: skip
+    names = ["plain", "stock L=2", "stock L=4", "stock confidence 0.4 L<=20"]
+    assert [cell.name for cell in cells_for(settings, 1)] == [*names, "ours L=2", "ours L=4", "ours cut:q L<=4"]
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------
@@ -150,7 +181,7 @@ def test_stock_runs_at_batch_1_only() -> None:
 
 
 def test_schedules_choose_lengths_up_to_the_largest() -> None:
-    settings = replace(SMALL, draft_lengths=(2, 4), schedules=("fixed", "auto", "stop+cut"))
+    settings = replace(SMALL, draft_lengths=(2, 4), schedules=("fixed", "auto", "stop+cut"), calibration="folder")
     names = ["plain", "ours L=2", "ours L=4", "ours auto L<=4", "ours stop+cut L<=4"]
     assert [cell.name for cell in cells_for(settings, 2)] == names
     with pytest.raises(ValueError, match="schedules='goodput'; allowed: 'fixed', 'auto'"):

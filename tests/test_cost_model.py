@@ -6,7 +6,7 @@ import warnings
 import pytest
 import tiny
 
-from hf_specverify.scheduling import CostModel, forward_tokens, goodput_length, schedule_batch
+from hf_specverify.scheduling import CostModel, goodput_length, schedule_batch
 from hf_specverify.scheduling.cost_points import Point
 from hf_specverify.scheduling.fingerprint import Fingerprint
 
@@ -94,12 +94,6 @@ def test_tables_go_into_schedules(measured):
     schedule = schedule_batch(torch.full((2, 4), 0.9).cumprod(1), table)
     assert 0 <= int(schedule.lengths.sum()) <= 8
     assert 0 <= goodput_length([0.9] * 4, measured.verify_table(1, 4)) <= 4
-
-
-def test_forward_tokens():
-    assert forward_tokens([3, 0, 1], packs=True) == 7
-    assert forward_tokens([3, 0, 1], packs=False) == 12
-    assert forward_tokens([0, 0], packs=False) == forward_tokens([0, 0], packs=True) == 2
 
 
 def test_wrong_arguments_are_refused(models):

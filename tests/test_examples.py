@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import tiny
+import torch
 from tokenizing import byte_tokenizer
 
 from hf_specverify import verification
+from hf_specverify.calibrating import CalibrationSamples
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -75,3 +77,48 @@ def test_replay_verifiers(pair, tmp_path, monkeypatch, capsys):
         "greedy_multipath_block", "traversal", "multi_round", "multi_round_without_replacement", "k_seq", "naive"
     }  # fmt: skip
     assert "against token" in capsys.readouterr().out
+
+
+def test_step_times_and_the_speeds_that_follow(pair, tmp_path, monkeypatch, capsys):
+    (tmp_path / "prompts.txt").write_text("first prompt\nsecond\n")
+    steps, replay = tmp_path / "steps.json", tmp_path / "replay.json"
+    run(
+        "step_times.py", *pair, str(tmp_path / "prompts.txt"), "--max-new-tokens", "28", "--batch-size", "2",
+        "--repeats", "1", "--json", str(steps), monkeypatch=monkeypatch,
+    )  # fmt: skip
+    figures = json.loads(steps.read_text())["figures"]
+    assert all(figure["milliseconds"] > 0 and figure["steps"] > 0 for figure in figures)
+    ways = {(figure["verifier"], figure["paths"]) for figure in figures}
+    assert {("plain", 1), ("block", 1), ("k_seq", 4)} <= ways
+    for figure in figures:
+        figure["milliseconds"] = 10.0 if figure["verifier"] == "plain" else 20.0
+    steps.write_text(json.dumps({"figures": figures}))
+    found = [{**figure, "tokens_per_pass": 1.0 + figure["paths"]} for figure in figures]
+    replay.write_text(json.dumps({"temperature": 0.6, "figures": found}))
+    capsys.readouterr()
+    run("step_times.py", "--speed", str(steps), str(replay), monkeypatch=monkeypatch)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("| verifier | K | T=0.6, L=3 | T=0.6, L=5")
+    assert "| `traversal` | 3 | 2.00 | 2.00 | 2.00 |" in lines
+
+
+def test_domain_switch(tmp_path, monkeypatch, capsys):
+    generator = torch.Generator().manual_seed(0)
+    for name, share in (("code", 1.0), ("chat", 0.5)):
+        samples = CalibrationSamples.empty(("q", "position"))
+        q = torch.rand(3000, generator=generator)
+        samples.add({"q": q, "position": torch.ones(3000)}, share * q, torch.arange(3000) // 30, 100)
+        (tmp_path / name).mkdir()
+        samples.save(tmp_path / name / "samples.safetensors")
+    plot = tmp_path / "switch.png"
+    folders = [str(tmp_path / name) for name in ("code", "chat")]
+    run("domain_switch.py", *folders, "--plot", str(plot), monkeypatch=monkeypatch)
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if "–" in line]
+    fixed, followed = (float(rows[-1][column]) for column in (6, 7))
+    assert fixed > 0.05
+    assert followed < fixed / 4
+    assert float(rows[0][8]) == pytest.approx(0, abs=0.05)
+    assert float(rows[-1][8]) == pytest.approx(-0.25, abs=0.06)
+    assert plot.stat().st_size > 1000
+    with pytest.raises(SystemExit, match="not recorded"):
+        run("domain_switch.py", *folders, "--signals", "A", monkeypatch=monkeypatch)

@@ -146,7 +146,7 @@ def test_empty_and_free_batches():
 def test_worth_drafting():
     def rows(gains, extra, **options):
         gains = torch.tensor(gains)
-        arguments = {"expected": 6.0, "seconds": 3.0} | options
+        arguments = {"rate": 2.0} | options
         return worth_drafting(torch.ones_like(gains), gains, extra_seconds=torch.tensor(extra), **arguments).tolist()
 
     assert rows([0.9, 0.1, 0.8], [0.0, 0.4, 0.5, 0.9]) == [True, False, True]  # 1.7 tokens for .5 s, at 2 per s
@@ -160,8 +160,8 @@ def test_worth_drafting():
     assert rows([], [0.0]) == []
     with pytest.raises(ValueError, match="extra_seconds"):
         rows([0.5], [0.0])
-    with pytest.raises(ValueError, match="expected and seconds"):
-        rows([0.5], [0.0, 1.0], seconds=0.0)
+    with pytest.raises(ValueError, match="rate"):
+        rows([0.5], [0.0, 1.0], rate=0.0)
 
 
 def corrected(latency: list[float], ordered: bool = False) -> Scheduler:
@@ -309,8 +309,7 @@ def test_stopping_by_the_tokens_of_all_rows_and_cutting_afterwards_is_biased():
         goes_on = worth_drafting(
             survival[:, 1],
             torch.full((2,), 0.9),
-            expected=2 + float(survival[:, :2].sum()),
-            seconds=4.7,
+            rate=0.9,
             extra_seconds=torch.tensor([0.0, 1.0, 1.1]),
         )
         lengths = 2 + goes_on.long()

@@ -17,8 +17,10 @@ NO_END = {"eos_token_id": None}
 
 
 def costs(slope=0.1, **models):
-    """A target whose forward takes 1 + slope per token."""
-    points = [Point("target", 8, batch, tokens, 1 + slope * tokens) for batch in (1, 8) for tokens in (1, 100)]
+    """A target whose forward takes 1 + slope per token, and a companion that takes a fiftieth of that."""
+    shapes = [(batch, tokens) for batch in (1, 8) for tokens in (1, 100)]
+    points = [Point("target", 8, batch, tokens, 1 + slope * tokens) for batch, tokens in shapes]
+    points += [Point("companion", 8, batch, tokens, 0.02 + 0.02 * slope * tokens) for batch, tokens in shapes]
     return CostModel(points, Fingerprint.of(models))
 
 
@@ -67,9 +69,10 @@ def test_lookup_drafts_have_signals_of_their_own(names):
 
 def crowd_costs():
     """For a batch of a thousand rows: a place in the forward must promise about .4 tokens."""
-    target = [Point("target", 8, batch, tokens, 1500.0 + tokens) for batch in (1, 8) for tokens in (1, 5000)]
+    target = [Point("target", 8, batch, tokens, 1500.0 + 1.3 * tokens) for batch in (1, 8) for tokens in (1, 5000)]
     draft = [Point("draft", 8, batch, tokens, 100.0) for batch in (1, 8) for tokens in (1, 5000)]
-    return CostModel([*target, *draft], Fingerprint.of({}))
+    companion = [Point("companion", 8, batch, tokens, 100.0) for batch in (1, 8) for tokens in (1, 5000)]
+    return CostModel([*target, *draft, *companion], Fingerprint.of({}))
 
 
 SAMPLING = {"verify_length": "goodput", "companion_model": model(9), "costs": crowd_costs()}
@@ -209,11 +212,9 @@ def test_what_is_refused(options, message):
         generate(target, tiny.near_copy(target), tiny.prompts(1), verify_length="goodput", costs=costs(), **options)
 
 
-DRAFT_COSTS = [Point("draft", 8, batch, tokens, 0.02) for batch in (1, 8) for tokens in (1, 16)]
-
-
-def all_costs():
-    return CostModel([*costs(0.01).points, *DRAFT_COSTS], Fingerprint.of({}))
+def all_costs(draft_seconds=0.02):
+    draft = [Point("draft", 8, batch, tokens, draft_seconds) for batch in (1, 8) for tokens in (1, 16)]
+    return CostModel([*costs(0.01).points, *draft], Fingerprint.of({}))
 
 
 @pytest.mark.parametrize("verify_length", ["fixed", "goodput"])
@@ -224,7 +225,7 @@ def test_drafting_stops_where_it_does_not_pay(verify_length, batch):
     plain = target.generate(**inputs, max_new_tokens=30, do_sample=False)
     ours = generate(
         target, tiny.near_copy(target), inputs, draft_length="goodput", verify_length=verify_length,
-        calibration=table("q", "entropy"), costs=all_costs(), num_draft_tokens=6,
+        calibration=table("q", "entropy"), costs=all_costs(0.05), num_draft_tokens=6,
     )  # fmt: skip
     assert torch.equal(plain, ours.sequences)
     lengths = ours.speculation.draft_lengths
@@ -272,9 +273,54 @@ def test_auto_finds_the_length_that_acceptance_allows():
         ours = generate(target, draft, tiny.prompts(2), **options)
         assert torch.equal(plain, ours.sequences)
         lengths[name] = ours.speculation.steps[-2].drafted[0]
-    assert lengths["itself"] == 8
+    assert lengths["itself"] >= 5
     assert lengths["stranger"] <= 2
 
 
 def test_auto_keeps_the_law():
     check_law(model(7), model(8), {}, None, verify_length="auto", costs=priced(0.01))
+
+
+def test_auto_stops_drafts_without_a_calibration():
+    """The probability of a drafted token says something of its acceptance even before anything was measured."""
+    target = tiny.make_model(**NO_END)
+    options = {"verify_length": "auto", "costs": priced(0.02), "max_new_tokens": 80}
+    plain = target.generate(**tiny.prompts(1), max_new_tokens=80, do_sample=False)
+    ours = generate(target, tiny.near_copy(target), tiny.prompts(1), **options)
+    assert torch.equal(plain, ours.sequences)
+    report = ours.speculation
+    assert len(report.draft_lengths) > 3
+    assert any("stop" in step.choice for step in report.steps)
+    assert report.schedule == "auto"
+
+
+def test_auto_returns_to_plain_decoding_when_drafts_get_worse():
+    """The draft is assumed to be good and is a stranger: after some steps nothing is drafted any more."""
+    target = tiny.make_model(**NO_END)
+    options = {"verify_length": "auto", "costs": priced(0.3), "max_new_tokens": 100}
+    report = generate(target, tiny.make_model(seed=9, **NO_END), tiny.prompts(2), **options).speculation
+    assert report.mode_by_step[0] == "speculative"
+    assert report.mode_by_step[-3:] == ["plain"] * 3
+
+
+@pytest.mark.parametrize("names", [("c", "match_length"), ("c",)])
+def test_auto_asks_the_companion_about_looked_up_drafts(names):
+    target = tiny.make_model(**NO_END)
+    inputs = tiny.prompts(3)
+    plain = target.generate(**inputs, max_new_tokens=60, do_sample=False)
+    ours = generate(
+        target, sv.PromptLookup(2), inputs, verify_length="auto", calibration=table(*names), costs=costs(0.3),
+        companion_model=tiny.near_copy(target), num_draft_tokens=5, max_new_tokens=60,
+    )  # fmt: skip
+    assert torch.equal(plain, ours.sequences)
+    report = ours.speculation
+    assert any("companion" in step.choice for step in report.steps)
+    assert 0 < report.verified < report.drafted
+
+
+@pytest.mark.parametrize("names", [("q", "S"), ("q",), ("entropy", "A")])
+def test_auto_with_a_companion_keeps_the_law(names):
+    check_law(
+        model(7), model(8), {}, None, verify_length="auto", calibration=table(*names), costs=crowd_costs(),
+        companion_model=model(9),
+    )  # fmt: skip

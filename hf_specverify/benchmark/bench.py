@@ -24,7 +24,16 @@ from hf_specverify.benchmark.prompts import (
 from hf_specverify.benchmark.records import RunRecord, record_run
 from hf_specverify.benchmark.result import BenchResult
 from hf_specverify.benchmark.runs import Outcome, run_cell
-from hf_specverify.benchmark.settings import LOOKUP, PLAIN, BenchSettings, Block, Cell, cells_for, rotated
+from hf_specverify.benchmark.settings import (
+    LOOKUP,
+    PLAIN,
+    BenchSettings,
+    Block,
+    Cell,
+    cells_for,
+    parse_calibrations,
+    rotated,
+)
 
 WARM_UP_TOKENS = 8
 """New tokens per row in the runs before measuring; they are not counted."""
@@ -56,7 +65,7 @@ class BlockRunner:
         short = replace(self.settings, max_new_tokens=min(WARM_UP_TOKENS, self.settings.max_new_tokens))
         options = runs.token_options(short, block.temperature)
         for cell in cells_for(self.settings, block.batch_size):
-            run_cell(cell, self.target, self.draft, self._inputs(block), options, self.scheduling)
+            self._run(cell, self._inputs(block), options)
 
     def run(self, block: Block, turn: int, on_run: Callable[[RunRecord], None] | None = None) -> list[RunRecord]:
         """Run every cell of a block and return the records in the order of the runs.
@@ -84,8 +93,12 @@ class BlockRunner:
         torch.manual_seed(seed)
         profile = self.settings.profile_memory
         with peak_growth(self.target.device) if profile else nullcontext(PeakGrowth()) as growth:
-            outcome = run_cell(cell, self.target, self.draft, inputs, options, self.scheduling)
+            outcome = self._run(cell, inputs, options)
         return outcome, growth.bytes if profile else None
+
+    def _run(self, cell: Cell, inputs: dict[str, torch.Tensor], options: dict[str, Any]) -> Outcome:
+        ngram = self.settings.lookup_ngram
+        return run_cell(cell, self.target, self.draft, inputs, options, self.scheduling, ngram)
 
     def _inputs(self, block: Block) -> dict[str, torch.Tensor]:
         texts = [self.texts[number] for number in block.prompts]
@@ -157,8 +170,11 @@ def run_bench(
         result.continue_from(previous)
     pad = runs.pad_token_id(target, tokenizer)
     encode = tokenizer if settings.raw_prompts else chat_encoder(tokenizer)
-    given = {"companion_model": companion, "calibration": settings.calibration, "costs": settings.costs}
-    scheduling = {name: value for name, value in given.items() if value is not None}
+    scheduling = {
+        "companion_model": companion,
+        "calibrations": parse_calibrations(settings.calibration),
+        "costs": settings.costs,
+    }
     with runs.neutral_generation(list(models.values()), pad):
         _run_blocks(BlockRunner(settings, target, draft, encode, texts, pad, scheduling), result, on_run, on_block)
     return result

@@ -36,16 +36,24 @@ def bench(
         str, typer.Option(help="Verifiers, separated by commas; name:K for K draft paths.")
     ] = "token",
     no_stock: Annotated[bool, typer.Option("--no-stock", help="Leave stock assisted decoding out.")] = False,
+    stock_confidence: Annotated[str, typer.Option(help="Thresholds of stock's draft confidence; 0: none.")] = "0",
     schedule: Annotated[
-        str, typer.Option(help="fixed, auto, stop, cut or stop+cut, separated by commas; see the documentation.")
+        str, typer.Option(help="fixed, auto, stop, cut or stop+cut, each with :NAME for a calibration, by commas.")
     ] = "fixed",
-    calibration: Annotated[str | None, typer.Option(help="Folder of a calibration, for stop and cut.")] = None,
+    calibration: Annotated[
+        str | None, typer.Option(help="Folder of a calibration, or several by names: q=FOLDER,c=FOLDER.")
+    ] = None,
+    lookup_ngram: Annotated[int, typer.Option(help="Longest n-gram that 'lookup' matches.")] = 2,
     costs: Annotated[str | None, typer.Option(help="File of measured costs; default: measured first.")] = None,
     companion: Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")] = None,
-    companion_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
+    companion_quantization: Annotated[
+        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
+    ] = "none",
     temperature: Annotated[str, typer.Option(help="0 is greedy; separated by commas.")] = "0,1",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
-    draft_quantization: Annotated[str, typer.Option(help="none, nf4 or int8 (bitsandbytes).")] = "none",
+    draft_quantization: Annotated[
+        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
+    ] = "none",
     repeats: Annotated[int, typer.Option(help="Times that each chunk of prompts is measured.")] = 3,
     seed: Annotated[int, typer.Option(help="Base of the seeds of all runs.")] = 0,
     ignore_eos: Annotated[
@@ -70,6 +78,8 @@ def bench(
             draft_lengths=parse_numbers("draft_length", draft_length, int),
             verifications=tuple(verification.split(",")),
             stock=not no_stock,
+            stock_confidences=parse_numbers("stock_confidence", stock_confidence, float),
+            lookup_ngram=lookup_ngram,
             schedules=tuple(schedule.split(",")),
             calibration=calibration,
             costs=costs,

@@ -19,8 +19,8 @@ from hf_specverify.benchmark.demo_prompts import BUILT_IN, STREAMED, PromptGroup
 from hf_specverify.benchmark.demo_runs import DemoModels, WayResult, cells, measure
 from hf_specverify.benchmark.environment import describe_environment, load_model
 from hf_specverify.benchmark.prompts import read_prompts
-from hf_specverify.benchmark.runs import MAX_MATCHING_NGRAM_SIZE, neutral_generation, pad_token_id
-from hf_specverify.benchmark.settings import DTYPES, LOOKUP
+from hf_specverify.benchmark.runs import neutral_generation, pad_token_id
+from hf_specverify.benchmark.settings import DTYPES, LOOKUP, LOOKUP_NGRAM
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _draft_name(options: DemoOptions) -> str:
 
 def _stream(models: DemoModels, options: DemoOptions, prompt: str, out: Console) -> None:
     """Show one answer as it comes, a block at a time."""
-    lookup = sv.PromptLookup(max_matching_ngram_size=MAX_MATCHING_NGRAM_SIZE)
+    lookup = sv.PromptLookup(max_matching_ngram_size=LOOKUP_NGRAM)
     drafter = lookup if options.draft == LOOKUP else models.draft
     out.print("\n[bold]Prompt[/]")
     out.print(prompt, style="cyan", markup=False, highlight=False)

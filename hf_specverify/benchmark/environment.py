@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
+from hf_specverify.companions import cut_layers
+from hf_specverify.drafting.trimmed import trim_vocabulary
+
 _PACKAGES = ("hf_specverify", "torch", "transformers", "bitsandbytes")
 
 
@@ -47,14 +50,49 @@ def default_device() -> torch.device:
     return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
-def load_model(name: str, dtype: str, quantization: str = "none") -> Any:
+QUANTIZATIONS = ("none", "nf4", "int8")
+CUTS = ("layers", "trim")
+
+
+def parse_form(text: str, name: str = "quantization") -> tuple[str, dict[str, int]]:
+    """Split "nf4+layers:8+trim:16384" into a quantization and what is cut off afterwards.
+
+    Raises:
+        ValueError: naming what is allowed.
+    """
+    quantization, *parts = text.split("+")
+    cuts = dict(part.partition(":")[::2] for part in parts)
+    if (
+        quantization not in QUANTIZATIONS
+        or not set(cuts) <= set(CUTS)
+        or not all(number.isdecimal() for number in cuts.values())
+    ):
+        raise ValueError(
+            f"{name}={text!r}; allowed: {', '.join(map(repr, QUANTIZATIONS))}, then '+layers:N' for the first N "
+            "layers and '+trim:N' for a head of N tokens"
+        )
+    return quantization, {name: int(number) for name, number in cuts.items()}
+
+
+def load_model(name: str, dtype: str, form: str = "none") -> Any:
     """Load a causal language model onto the default device, for inference.
 
     Args:
         name: Hub id or folder.
         dtype: of the weights, or of what quantization leaves alone.
-        quantization: "none" | "nf4" | "int8"; the last two need bitsandbytes.
+        form: "none" | "nf4" | "int8" (the last two need bitsandbytes), then what is cut, see `parse_form`.
+
+    Raises:
+        ValueError: if `form` is not allowed, or the model can't be cut so.
     """
+    quantization, cuts = parse_form(form)
+    model = _load(name, dtype, quantization)
+    if "layers" in cuts:
+        model = cut_layers(model, cuts["layers"])
+    return trim_vocabulary(model, cuts["trim"]) if "trim" in cuts else model
+
+
+def _load(name: str, dtype: str, quantization: str) -> Any:
     options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
     if quantization == "none":
         return AutoModelForCausalLM.from_pretrained(name, **options).to(default_device()).eval()
@@ -66,6 +104,4 @@ def load_model(name: str, dtype: str, quantization: str = "none") -> Any:
 def _quantization_config(quantization: str) -> Any:
     if quantization == "nf4":
         return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)
-    if quantization == "int8":
-        return BitsAndBytesConfig(load_in_8bit=True)
-    raise ValueError(f"quantization={quantization!r}; allowed: 'none', 'nf4', 'int8'")
+    return BitsAndBytesConfig(load_in_8bit=True)

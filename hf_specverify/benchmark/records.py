@@ -20,6 +20,8 @@ class SpeculationFigures:
         tokens_per_target_pass, acceptance_rate: as the report defines them.
         seconds: wall time by phase.
         seconds_outside_forwards: wall time of the call less the forwards of target, draft and companion.
+        rejected_share, slower_than_plain, drift, choices: as the report defines them.
+        mean_verified_worst_rows: likewise; drafts verified per pass of the rows that got the fewest.
     """
 
     drafted: int
@@ -31,6 +33,11 @@ class SpeculationFigures:
     acceptance_rate: float
     seconds: dict[str, float]
     seconds_outside_forwards: float
+    rejected_share: float = 0.0
+    slower_than_plain: float | None = None
+    drift: float | None = None
+    choices: dict[str, int] | None = None
+    mean_verified_worst_rows: float = 0.0
 
     @classmethod
     def from_report(cls, report: Any, wall_seconds: float) -> SpeculationFigures:
@@ -47,6 +54,11 @@ class SpeculationFigures:
             acceptance_rate=report.acceptance_rate,
             seconds=seconds,
             seconds_outside_forwards=wall_seconds - forwards,
+            rejected_share=report.rejected_share,
+            slower_than_plain=report.slower_than_plain,
+            drift=report.drift,
+            choices=dict(report.choices),
+            mean_verified_worst_rows=report.mean_verified_worst_rows,
         )
 
 

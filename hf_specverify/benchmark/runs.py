@@ -64,8 +64,8 @@ def neutral_generation(models: Sequence[Any], pad_token_id: int) -> Iterator[Non
 
 
 @contextmanager
-def fixed_draft_length(draft: Any, length: int) -> Iterator[None]:
-    """Make stock assisted decoding draft exactly `length` tokens per step; restore the draft's config afterwards.
+def fixed_draft_length(draft: Any, length: int, confidence: float) -> Iterator[None]:
+    """Make stock assisted decoding draft `length` tokens per step, or up to it; restore the draft's config afterwards.
 
     Stock decoding reads these three fields from the draft's generation config only, ignores them as arguments of
     `generate`, and writes adapted values back under its "heuristic" schedule; hence a copy.
@@ -74,7 +74,7 @@ def fixed_draft_length(draft: Any, length: int) -> Iterator[None]:
     draft.generation_config = copy.deepcopy(original)
     draft.generation_config.num_assistant_tokens = length
     draft.generation_config.num_assistant_tokens_schedule = "constant"
-    draft.generation_config.assistant_confidence_threshold = 0.0
+    draft.generation_config.assistant_confidence_threshold = confidence
     try:
         yield
     finally:
@@ -102,10 +102,6 @@ def count_new_tokens(row: Sequence[int], eos: frozenset[int]) -> int:
     return next((position + 1 for position, token in enumerate(row) if token in eos), len(row))
 
 
-MAX_MATCHING_NGRAM_SIZE = 2
-"""Longest n-gram that prompt lookup matches, for stock and ours alike."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What one call of `generate` gave.
@@ -130,6 +126,7 @@ def run_cell(
     inputs: Mapping[str, torch.Tensor],
     options: dict[str, Any],
     scheduling: Mapping[str, Any] | None = None,
+    lookup_ngram: int = 2,
 ) -> Outcome:
     """Run a cell.
 
@@ -137,19 +134,34 @@ def run_cell(
         cell: what to run.
         target: the target model.
         draft: the draft model, or "lookup".
+        lookup_ngram: the longest that "lookup" matches.
         inputs: `input_ids` and `attention_mask`, (B, T), left-padded.
         options: further arguments of `generate`.
-        scheduling: for schedules other than fixed: `companion_model`, `calibration`, `costs`.
+        scheduling: for schedules other than fixed: `companion_model`, `calibrations` by name, `costs`.
     """
+    if draft == LOOKUP and cell.method == OURS:
+        draft = sv.PromptLookup(max_matching_ngram_size=lookup_ngram)
     if cell.method == OURS:
-        return _ours(cell, target, draft, inputs, options, {} if cell.schedule == "fixed" else dict(scheduling or {}))
+        return _ours(cell, target, draft, inputs, options, _scheduling(cell, scheduling or {}))
     if cell.method == PLAIN:
         return _host(target, inputs, options)
     if draft == LOOKUP:
-        lookup = {"prompt_lookup_num_tokens": cell.draft_length, "max_matching_ngram_size": MAX_MATCHING_NGRAM_SIZE}
+        lookup = {"prompt_lookup_num_tokens": cell.draft_length, "max_matching_ngram_size": lookup_ngram}
         return _host(target, inputs, options | lookup)
-    with fixed_draft_length(draft, cell.draft_length or 0):
+    with fixed_draft_length(draft, cell.draft_length or 0, cell.confidence):
         return _host(target, inputs, options | {"assistant_model": draft})
+
+
+def _scheduling(cell: Cell, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a cell's schedule; a fixed one gets the costs, if there are any, for its report."""
+    kind, _, name = cell.schedule.partition(":")
+    wanted = {"costs": given.get("costs")}
+    if kind != "fixed":
+        wanted |= {
+            "calibration": given.get("calibrations", {}).get(name),
+            "companion_model": given.get("companion_model"),
+        }
+    return SCHEDULES[kind] | {option: value for option, value in wanted.items() if value is not None}
 
 
 def _host(target: Any, inputs: Mapping[str, torch.Tensor], options: dict[str, Any]) -> Outcome:
@@ -171,16 +183,14 @@ def _ours(
     scheduling: dict[str, Any],
 ) -> Outcome:
     """Call ours; times come from its report, for a custom criterion would slow it down."""
-    drafter = sv.PromptLookup(max_matching_ngram_size=MAX_MATCHING_NGRAM_SIZE) if draft == LOOKUP else draft
     verification, paths = parse_verification(cell.verification)
     start = time.perf_counter()
     with sv.enabled(target):
         output = target.generate(
             **inputs,
-            assistant_model=drafter,
+            assistant_model=draft,
             verification=verification,
             num_draft_paths=paths,
-            **SCHEDULES[cell.schedule],
             **scheduling,
             num_draft_tokens=cell.draft_length,
             return_dict_in_generate=True,

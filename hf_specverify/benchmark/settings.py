@@ -7,7 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from hf_specverify.benchmark.environment import parse_form
 from hf_specverify.config import SpeculationConfig
+
+LOOKUP_NGRAM = 2
+"""Longest n-gram that prompt lookup matches unless the settings say otherwise."""
 
 LOOKUP = "lookup"
 """Name of the draft that copies from the text itself instead of running a model."""
@@ -22,7 +26,6 @@ SCHEDULES = {
 """Options of speculation for each schedule."""
 
 DTYPES = ("float32", "bfloat16", "float16")
-DRAFT_QUANTIZATIONS = ("none", "nf4", "int8")
 
 Number = TypeVar("Number", int, float)
 Value = TypeVar("Value", int, float, str)
@@ -42,14 +45,20 @@ class BenchSettings:
         verifications: verifiers of our runs, each with its number of draft paths where that is not 1:
             "block", "greedy_multipath_block:3".
         stock: whether stock assisted decoding runs too (at batch 1).
+        stock_confidences: thresholds of stock's draft confidence. 0 drafts every length of `draft_lengths`; others run
+            once, up to Transformers' own default of 20 tokens.
         schedules: of our runs: "fixed" verifies every draft length of `draft_lengths`; the others choose, up to the
-            largest of them: "auto", "stop" (draft_length="goodput"), "cut" (verify_length="goodput"), "stop+cut".
-        calibration: folder of the table for schedules that predict acceptance.
+            largest of them: "auto", "stop" (draft_length="goodput"), "cut" (verify_length="goodput"), "stop+cut"; each
+            may name a calibration, as in "cut:c".
+        calibration: folder of the table for schedules that predict acceptance, or several with names: "q=one,c=other".
+            A schedule that names none takes the one without a name, if there is one.
         costs: file of measured costs; None measures in the warm-up.
+        lookup_ngram: longest n-gram that prompt lookup matches, for stock and ours alike.
         companion: name or folder of a companion model, or None; companion_quantization: as for the draft.
         temperatures: 0 is greedy; any other value samples from the whole vocabulary at that temperature.
         dtype: of both models' weights ("float32" | "bfloat16" | "float16").
-        draft_quantization: "none" | "nf4" | "int8" (bitsandbytes).
+        draft_quantization: "none" | "nf4" | "int8" (bitsandbytes), then "+layers:N" for the first N layers only and
+            "+trim:N" for a head of N tokens: "nf4+trim:16384".
         repeats: times that every chunk of prompts is measured.
         seed: base of the seeds of all runs.
         ignore_eos: forbid the end of text, so that every row has max_new_tokens new tokens.
@@ -69,9 +78,11 @@ class BenchSettings:
     draft_lengths: tuple[int, ...] = (1, 3, 5, 7)
     verifications: tuple[str, ...] = ("token",)
     stock: bool = True
+    stock_confidences: tuple[float, ...] = (0.0,)
     schedules: tuple[str, ...] = ("fixed",)
     calibration: str | None = None
     costs: str | None = None
+    lookup_ngram: int = LOOKUP_NGRAM
     companion: str | None = None
     companion_quantization: str = "none"
     temperatures: tuple[float, ...] = (0.0, 1.0)
@@ -97,11 +108,22 @@ class BenchSettings:
             _, paths = parse_verification(verification)
             if self.draft == LOOKUP and paths > 1:
                 raise ValueError(f"verifications contains {verification!r} with draft='lookup'; allowed: single paths")
+        calibrations = parse_calibrations(self.calibration)
         for schedule in _check_values("schedules", self.schedules):
-            _check_choice("schedules", schedule, tuple(SCHEDULES))
+            kind, _, name = schedule.partition(":")
+            _check_choice("schedules", kind, tuple(SCHEDULES))
+            if name not in calibrations and (name or kind not in ("fixed", "auto")):
+                raise ValueError(
+                    f"schedules contains {schedule!r}, and calibration={self.calibration!r} has none for it; allowed: "
+                    "a folder, or names and folders: 'q=one,c=other'"
+                )
+        for value in _check_values("stock_confidences", self.stock_confidences):
+            if not 0 <= value < 1:
+                raise ValueError(f"stock_confidences contains {value}; allowed: numbers from 0 to below 1")
+        _check_integer("lookup_ngram", self.lookup_ngram, minimum=1)
         _check_choice("dtype", self.dtype, DTYPES)
-        _check_choice("companion_quantization", self.companion_quantization, DRAFT_QUANTIZATIONS)
-        _check_choice("draft_quantization", self.draft_quantization, DRAFT_QUANTIZATIONS)
+        for name in ("draft_quantization", "companion_quantization"):
+            parse_form(getattr(self, name), name)
         if max(self.batch_sizes) > self.num_prompts:
             raise ValueError(
                 f"batch_sizes contains {max(self.batch_sizes)}, more than num_prompts={self.num_prompts}; "
@@ -147,6 +169,22 @@ def parse_verification(text: str) -> tuple[str, int]:
     return config.verification, config.num_draft_paths
 
 
+def parse_calibrations(text: str | None) -> dict[str, str]:
+    """Split "q=one,c=other" into folders by name; a single folder has the name "".
+
+    Raises:
+        ValueError: if a part is no name and folder.
+    """
+    if text is None:
+        return {}
+    if "=" not in text:
+        return {"": text}
+    pairs = [part.partition("=") for part in text.split(",")]
+    if any(not (name and folder) for name, _, folder in pairs):
+        raise ValueError(f"calibration={text!r}; allowed: a folder, or names and folders: 'q=one,c=other'")
+    return {name: folder for name, _, folder in pairs}
+
+
 def _check_integer(name: str, value: object, minimum: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; allowed: an integer >= {minimum}")
@@ -170,6 +208,9 @@ def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
         raise ValueError(f"{name}={value!r}; allowed: {', '.join(map(repr, allowed))}")
 
 
+STOCK_DRAFT_TOKENS = 20
+"""Draft tokens per step of Transformers' assisted decoding by default, where a threshold of confidence stops it."""
+
 PLAIN = "plain"
 STOCK = "stock"
 OURS = "ours"
@@ -183,13 +224,15 @@ class Cell:
         method: "plain" (no draft), "stock" (assisted decoding of Transformers, batch 1 only) or "ours".
         draft_length: draft tokens per step; None for plain.
         verification: of our runs: the verifier, with its number of paths where that is not 1.
-        schedule: of our runs, one of `SCHEDULES`; draft_length is then a limit.
+        schedule: of our runs, one of `SCHEDULES` and the name of its calibration; draft_length is then a limit.
+        confidence: of stock: the threshold of its draft's confidence; draft_length is then a limit.
     """
 
     method: str
     draft_length: int | None = None
     verification: str = "token"
     schedule: str = "fixed"
+    confidence: float = 0.0
 
     @property
     def name(self) -> str:
@@ -197,6 +240,8 @@ class Cell:
         if self.draft_length is None:
             return self.method
         way = self.method if self.verification == "token" else f"{self.method} {self.verification}"
+        if self.confidence:
+            return f"{way} confidence {self.confidence:g} L<={self.draft_length}"
         if self.schedule != "fixed":
             return f"{way} {self.schedule} L<={self.draft_length}"
         return f"{way} L={self.draft_length}"
@@ -233,7 +278,12 @@ class Block:
 def cells_for(settings: BenchSettings, batch_size: int) -> tuple[Cell, ...]:
     """Return the cells of a batch size; stock assisted decoding only does one row."""
     lengths = settings.draft_lengths
-    stock = [Cell(STOCK, length) for length in lengths] if batch_size == 1 and settings.stock else []
+    confidences = settings.stock_confidences if batch_size == 1 and settings.stock else ()
+    stock = [
+        Cell(STOCK, length, confidence=confidence)
+        for confidence in confidences
+        for length in (lengths if not confidence else (STOCK_DRAFT_TOKENS,))
+    ]
     ours = [
         Cell(OURS, length, verification, schedule)
         for schedule in settings.schedules

@@ -78,6 +78,7 @@ class SpeculativeLoop:
         proposed = self.session.propose(state, lengths)
         with self.stopwatch.measure("schedule"):
             drafts = self.schedule.choose(proposed, state)
+            plain_seconds = self.schedule.plain_seconds(state)
         output = self._score(drafts)
         with self.stopwatch.measure("verify"):
             verdict, scores, acceptance = self._verify(drafts, output)
@@ -96,6 +97,8 @@ class SpeculativeLoop:
             committed=tuple(counts),
             elapsed=self.stopwatch.elapsed(),
             depths=drafts.depths,
+            choice=self.schedule.choice,
+            plain_seconds=plain_seconds,
         )
 
     def _score(self, drafts: DraftBatch | TreeBatch) -> ForwardOutput:

@@ -1,7 +1,7 @@
 """How much to draft and to verify."""
 
 from .calibration import CalibrationTable
-from .cost import CostModel, forward_tokens
+from .cost import CostModel
 from .cutoff import admission_cutoff
 from .draft_stop import worth_drafting
 from .drawn import DrawnSchedule, admitted, schedule_drawn
@@ -29,7 +29,6 @@ __all__ = [
     "admitted",
     "compute_signals",
     "expected_accepted",
-    "forward_tokens",
     "goodput_by_length",
     "goodput_length",
     "schedule_batch",

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .cost import CostModel
+from .call_costs import CallCosts
+from .goodput_schedule import GoodputSchedule
 from .schedule import Schedule, StepOutcome
 
 if TYPE_CHECKING:
     from ..decoding.state import BatchState
+    from ..drafting.batch import DraftBatch
+    from ..drafting.tree_batch import TreeBatch
 
 MEMORY = 64.0  # blocks that the acceptance estimate looks back on, per position
 PRIOR_BLOCKS = 4.0  # weight of what was assumed at first
@@ -20,42 +23,75 @@ TYPICAL = 0.7  # acceptance assumed without a calibration
 
 
 class AutoSchedule(Schedule):
-    """Drafts as many tokens as promise the most tokens per second, none included.
+    """Decodes as promises the most tokens per second: plainly, with a draft length, or as `GoodputSchedule` does.
 
     For each draft length L the batch is expected to commit B·(1 + Σ_{j ≤ L} Π_{i ≤ j} a_i) tokens in L passes of the
     draft and one of the target over B·(L + 1) tokens; a_i is the acceptance at position i, an average over earlier
     steps with exponential forgetting. The draft's reading of the prompt counts too, spread over the tokens that are
-    left, so where drafting can't pay the draft is never called. The length of a step depends on earlier steps only, so
-    the output keeps its law.
+    left, so where drafting can't pay the draft is never called. Once drafting has begun, what it brought lately decides
+    whether it goes on. How many tokens a row drafts and verifies is left to a `GoodputSchedule`, where the drafter says
+    anything of its tokens.
+
+    The way of a step depends on earlier steps only, so the output keeps its law.
 
     Args:
-        longest: the largest draft length considered.
-        costs: of the target's and the draft's forwards; without the draft its passes are free, as for lookup.
+        prices: what the call's steps cost; without the draft's its passes are free, as for lookup.
         acceptance: assumed until there is something to go by.
+        inner: schedules the steps that draft; None drafts the most promising length and verifies all.
     """
 
+    name = "auto"
     wants_outcomes = True
 
-    def __init__(self, longest: int, costs: CostModel, acceptance: float | None = None) -> None:
-        self.longest, self.costs = longest, costs
+    def __init__(
+        self, prices: CallCosts, acceptance: float | None = None, inner: GoodputSchedule | None = None
+    ) -> None:
+        self.longest, self.prices, self.costs, self.inner = prices.longest, prices, prices.costs, inner
         assumed = TYPICAL if acceptance is None else acceptance
-        self.hits = torch.full((longest,), assumed * PRIOR_BLOCKS, dtype=torch.float64)
-        self.seen = torch.full((longest,), PRIOR_BLOCKS, dtype=torch.float64)
+        self.hits = torch.full((self.longest,), assumed * PRIOR_BLOCKS, dtype=torch.float64)
+        self.seen = torch.full((self.longest,), PRIOR_BLOCKS, dtype=torch.float64)
         self.length = 0
         self.started, self.plain_steps = False, 0
-        self._tables: dict[tuple[int, int], torch.Tensor] = {}
+        if inner is not None:
+            self.companion, self.stopper, self.draft_signals = inner.companion, inner.stopper, inner.draft_signals
 
     def draft_lengths(self, room: list[int], state: BatchState) -> list[int]:
-        """The best length for all rows, as far as each has space."""
-        rates = self.rates(len(room), max(state.lengths), sum(room) / len(room))
-        best = int(rates.argmax())
-        if float(rates[best]) > STAY * float(rates[min(self.length, len(rates) - 1)]) or not self.started:
-            self.length = best
-        elif self.length == 0 and self.plain_steps >= ASK_AGAIN:
-            self.length = max(1, int(rates[1:].argmax()) + 1)
+        """None for all rows, the best length, or what the inner schedule says; as far as each has space."""
+        self._choose_length(self.rates(len(room), max(state.lengths), sum(room) / len(room)))
         self.plain_steps = 0 if self.length else self.plain_steps + 1
         self.started = self.started or self.length > 0
+        if self.inner is not None:
+            lengths = self.inner.draft_lengths(room, state)  # it wants to know of every step
+            return lengths if self.length else [0] * len(room)
         return [min(self.length, space) for space in room]
+
+    def _choose_length(self, rates: torch.Tensor) -> None:
+        best, best_drafting = int(rates.argmax()), int(rates[1:].argmax()) + 1
+        if self.inner is not None and "draft" not in self.prices.costs.roles:
+            self.length = best_drafting  # drafts are free, and the inner schedule may verify none of them
+        elif not self.started:
+            self.length = best
+        elif self.length == 0:
+            if self.plain_steps >= ASK_AGAIN or float(rates[best]) > STAY * float(rates[0]):
+                self.length = best_drafting
+                self._forget(rates)
+        elif self.inner is not None:
+            self.length = 0 if STAY * self.inner.speed_up.value < 1 else best_drafting
+        elif float(rates[best]) > STAY * float(rates[min(self.length, len(rates) - 1)]):
+            self.length = best
+
+    def _forget(self, rates: torch.Tensor) -> None:
+        if self.inner is not None:
+            self.inner.speed_up.assume(max(1.0, float(rates[1:].amax() / rates[0])))
+
+    def choose(self, drafts: DraftBatch | TreeBatch, state: BatchState) -> DraftBatch | TreeBatch:
+        """What of the drafts the target verifies."""
+        if self.inner is None:
+            self.choice = f"fixed {self.length}" if self.length else "plain"
+            return drafts
+        chosen = self.inner.choose(drafts, state)
+        self.choice = self.inner.choice
+        return chosen
 
     def rates(self, rows: int, context: int, left: float) -> torch.Tensor:
         """(longest + 1,) float64, tokens per second expected of each draft length.
@@ -66,10 +102,10 @@ class AutoSchedule(Schedule):
             left: tokens that a row may still get, on average.
         """
         expected = rows * (1 + torch.nn.functional.pad(self.acceptance().cumprod(0).cumsum(0), (1, 0)))
-        seconds = self._seconds(rows, context).clone()
-        if not self.started and "draft" in self.costs.roles:
+        seconds = self.prices.fixed_seconds(rows, context)
+        if not self.started and "draft" in self.prices.costs.roles:
             # A forward costs by its tokens: reading the prompt is like one over all of them.
-            reading = self.costs.latency(rows * context, rows, context, "draft")
+            reading = self.prices.costs.latency(rows * context, rows, context, "draft")
             steps = (max(left, 1.0) * rows / expected[1:]).clamp(min=1)
             seconds[1:] += reading / steps
         return expected / seconds
@@ -82,16 +118,6 @@ class AutoSchedule(Schedule):
             values.append((hits + PRIOR_BLOCKS * before) / (seen + PRIOR_BLOCKS))
         return torch.tensor(values, dtype=torch.float64)
 
-    def _seconds(self, rows: int, context: int) -> torch.Tensor:
-        """(longest + 1,) seconds of a step by its draft length; contexts are told apart by the nearest 64 tokens."""
-        key = (rows, context // 64)
-        if key not in self._tables:
-            draft = self.costs.latency(rows, rows, context, "draft") if "draft" in self.costs.roles else 0.0
-            verify = [self.costs.latency(rows * (length + 1), rows, context) for length in range(self.longest + 1)]
-            passes = draft * torch.arange(self.longest + 1, dtype=torch.float64)
-            self._tables[key] = torch.tensor(verify, dtype=torch.float64) + passes
-        return self._tables[key]
-
     def learn(self, outcome: StepOutcome) -> None:
         """Take in the acceptance of the positions that were reached."""
         places = torch.arange(outcome.acceptance.shape[1])
@@ -102,3 +128,10 @@ class AutoSchedule(Schedule):
         keep = (1 - 1 / MEMORY) ** count
         self.hits[:width] = self.hits[:width] * keep + values.sum(0)
         self.seen[:width] = self.seen[:width] * keep + count
+        if self.inner is not None and self.length:
+            self.inner.learn(outcome)
+
+    @property
+    def drift(self) -> float | None:
+        """Of the inner schedule's calibration."""
+        return None if self.inner is None else self.inner.drift

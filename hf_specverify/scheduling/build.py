@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from .assumed import assumed_table
 from .auto import AutoSchedule
 from .calibration import CalibrationTable
+from .call_costs import CallCosts
 from .companion import Companion
 from .cost import CostModel
 from .fixed import FixedLength
 from .goodput_schedule import GoodputSchedule
 from .online import OnlineCalibration
 from .schedule import Schedule
-from .signals import SIGNALS
-from .stopper import GoodputStopper
+from .signals import SIGNALS, own_signals
 
 if TYPE_CHECKING:
     from ..config import SpeculationConfig
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 LAZY_SECONDS = 20.0  # for costs that are measured in the first call, because none were given
 LAZY_TOKENS = (1, 2, 4, 8)
-AUTO_LONGEST = 8  # draft tokens per step that `auto` considers, unless num_draft_tokens says otherwise
+LONGEST = 64  # draft tokens per step that are scheduled
+AUTO_LONGEST = 12  # of these, those that `auto` considers, unless num_draft_tokens says otherwise
 
 _MEASURED: WeakKeyDictionary[Any, dict[tuple[int, str, str], CostModel]] = WeakKeyDictionary()
 
@@ -37,29 +39,59 @@ def make_schedule(config: SpeculationConfig, drafter: Drafter, companion_model: 
     """
     wanted = config.num_draft_tokens or drafter.default_num_draft_tokens
     if config.verify_length == config.draft_length == "fixed":
-        return FixedLength(wanted)
+        return FixedLength(wanted, None if config.costs is None else _costs(config.costs, call, drafter, None))
     if config.num_draft_paths > 1:
         raise ValueError(
             f"num_draft_paths={config.num_draft_paths}: verify_length={config.verify_length!r} and draft_length="
             f"{config.draft_length!r} schedule single chains; allowed: 1, or 'fixed' for both"
         )
     if config.verify_length == "auto":
-        table = None if config.calibration is None else _table(config.calibration)
-        mean = None if table is None else float(table.outcome.sum() / table.number.sum().clamp(min=1))
-        longest = min(config.num_draft_tokens or AUTO_LONGEST, 64)
-        return AutoSchedule(longest, _costs(config.costs, call, drafter, None), mean)
+        return _auto(config, drafter, companion_model, call)
     table = _table(config.calibration)
+    companion, prices = _beside(config, table, min(wanted, LONGEST), drafter, companion_model, call)
+    stops = config.draft_length == "goodput"
+    if stops:
+        _check_stopping(table, drafter, prices.costs)
+    return GoodputSchedule(
+        prices.longest, table, prices, companion, call.sampling, verifies=config.verify_length == "goodput",
+        stops=stops, online=OnlineCalibration(table) if config.online_calibration else None,
+    )  # fmt: skip
+
+
+def _auto(config: SpeculationConfig, drafter: Drafter, companion_model: Any, call: DraftingCall) -> AutoSchedule:
+    """`auto`: with a calibration, given or assumed, it leaves the steps that draft to goodput."""
+    longest = min(config.num_draft_tokens or AUTO_LONGEST, LONGEST)
+    table = assumed_table(drafter.signals) if config.calibration is None else _table(config.calibration)
+    if table is None:
+        return AutoSchedule(CallCosts(_costs(config.costs, call, drafter, None), longest))
+    companion, prices = _beside(config, table, longest, drafter, companion_model, call)
+    stops = "draft" in prices.costs.roles and bool(own_signals(table.names))
+    # A measured table is trusted from the first step on.
+    online = OnlineCalibration(table) if config.calibration is None else OnlineCalibration(table, warm_up=0)
+    inner = GoodputSchedule(
+        longest, table, prices, companion, call.sampling, stops=stops, online=online, hesitates=True
+    )
+    return AutoSchedule(prices, None if config.calibration is None else table.mean, inner)
+
+
+def _beside(
+    config: SpeculationConfig,
+    table: CalibrationTable,
+    longest: int,
+    drafter: Drafter,
+    companion_model: Any,
+    call: DraftingCall,
+) -> tuple[Companion | None, CallCosts]:
+    """The companion, if the table needs one, and what steps cost."""
     _check_signals(table, drafter, companion_model)
-    needs_companion = any(SIGNALS[name].needs == "companion" for name in table.names)
-    costs = _costs(config.costs, call, drafter, companion_model if needs_companion else None)
-    companion = Companion(companion_model, call) if needs_companion else None
-    stopper = None
-    if config.draft_length == "goodput":
-        _check_stopping(table, drafter, costs)
-        stopper = GoodputStopper(table, costs)
-    verifies = config.verify_length == "goodput"
-    online = OnlineCalibration(table) if config.online_calibration else None
-    return GoodputSchedule(min(wanted, 64), table, costs, companion, call.sampling, verifies, stopper, online)
+    needed = companion_model if own_signals(table.names) != table.names else None
+    costs = _costs(config.costs, call, drafter, needed)
+    if needed is not None and "companion" not in costs.roles:
+        raise ValueError(
+            f"costs: of {list(costs.roles)} only, and the calibration's signals {list(table.names)} need the "
+            "companion; allowed: costs measured with it (CostModel.profile(target, draft, companion))"
+        )
+    return None if needed is None else Companion(needed, call), CallCosts(costs, longest)
 
 
 def _table(calibration: Any) -> CalibrationTable:
@@ -87,11 +119,10 @@ def _check_signals(table: CalibrationTable, drafter: Drafter, companion_model: A
 
 
 def _check_stopping(table: CalibrationTable, drafter: Drafter, costs: CostModel) -> None:
-    others = [name for name in table.names if name != "position" and name not in drafter.signals]
-    if others or "draft" not in costs.roles:
+    if not own_signals(table.names) or "draft" not in costs.roles:
         raise ValueError(
             "draft_length='goodput': while drafting only the draft's own signals are known, and its passes must have a "
-            f"cost (signals of others: {others}, costs of {list(costs.roles)}); allowed: a calibration of "
+            f"cost (signals {list(table.names)}, costs of {list(costs.roles)}); allowed: a calibration with some of "
             f"{sorted(drafter.signals)} and costs with the draft"
         )
 

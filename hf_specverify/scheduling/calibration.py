@@ -122,6 +122,28 @@ class CalibrationTable:
         cells = cell_indices(self.names, self.edges, signals)
         return self.probabilities.flatten().to(cells.device)[cells]
 
+    @property
+    def mean(self) -> float:
+        """Acceptance over all that was counted; 0.5 where nothing was."""
+        number = float(self.number.sum())
+        return float(self.outcome.sum()) / number if number else 0.5
+
+    def marginal(self, names: Sequence[str]) -> CalibrationTable:
+        """The table of some of the signals, the others summed out; in the order of the whole table.
+
+        Raises:
+            ValueError: if a name is not one of the table's, or none is left.
+        """
+        if not names or not set(names) <= set(self.names):
+            raise ValueError(f"names must be some of {list(self.names)}, got {list(names)}")
+        kept = tuple(name for name in self.names if name in names)
+        axes = [axis for axis, name in enumerate(self.names) if name not in kept]
+        if not axes:
+            return self
+        number, outcome, squares = (part.sum(dim=axes) for part in (self.number, self.outcome, self.squares))
+        edges = {name: self.edges[name] for name in kept}
+        return CalibrationTable(kept, edges, number, outcome, squares, self.directions, self.metadata)
+
     def __add__(self, other: CalibrationTable) -> CalibrationTable:
         """Merge the counts of two tables; their groups are taken for different ones. Metadata stays where it is equal.
 

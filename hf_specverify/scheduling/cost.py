@@ -16,9 +16,9 @@ from .fingerprint import Fingerprint
 class CostModel:
     """Seconds of a forward by tokens, batch and context (2509.24328, section 4).
 
-    A forward that pads its rows costs its longest row times their number; one that packs them the sum, see
-    `forward_tokens`. Along tokens the measured seconds are made non-decreasing, interpolated, and continued with the
-    last slope; below the first point they stay level. Between batch sizes and contexts the result is interpolated;
+    A forward that packs its rows costs the sum of their tokens, one that pads them the longest row times their number;
+    schedules count the sum. Along tokens the measured seconds are made non-decreasing, interpolated, and continued with
+    the last slope; below the first point they stay level. Between batch sizes and contexts the result is interpolated;
     beyond them it is that of the nearest batch, and along contexts it goes on to rise as that of one token per row.
 
     Args:
@@ -131,8 +131,3 @@ class CostModel:
         from .cost_files import load_costs
 
         return load_costs(path, models or {})
-
-
-def forward_tokens(lengths: Sequence[int], packs: bool) -> int:
-    """Tokens of a forward over rows with lengths[b] draft tokens and a root each: packed, or padded to the longest."""
-    return sum(lengths) + len(lengths) if packs else len(lengths) * (max(lengths, default=0) + 1)

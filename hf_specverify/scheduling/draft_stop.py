@@ -10,16 +10,16 @@ def worth_drafting(
     survival: Tensor,
     predicted: Tensor,
     *,
-    expected: float,
-    seconds: float,
+    rate: float,
     extra_seconds: Tensor,
     drafting: Tensor | None = None,
 ) -> Tensor:
     """Which rows should draft one more position.
 
     If n rows do, the step is expected to commit Σ survival·predicted of them more tokens and to take extra_seconds[n]
-    longer. The n rows that promise most go on for the n of the highest rate, (expected + gain) / (seconds + extra);
-    none does where stopping now has it.
+    longer, in which the batch would otherwise make rate·extra_seconds[n] tokens in steps to come. The n rows that
+    promise most go on for the n of the largest difference; none does where it is not positive. (The step's own tokens
+    per second would be the wrong price: a step that has begun well would stop too early, a bad one go on.)
 
     The rule lags by one token: what it looks at has been drawn and is kept, and the position that it decides on has not
     been drawn. So it is exact with any signal, as long as no token that it has looked at is cut off afterwards. If one
@@ -30,8 +30,7 @@ def worth_drafting(
     Args:
         survival: (B,), Π of the acceptances predicted for what each row has drafted.
         predicted: (B,), acceptance predicted for its next position.
-        expected: tokens that the step is expected to commit as it stands: B + Σ of all survivals.
-        seconds: that the step takes as it stands, draft passes so far included.
+        rate: tokens per second of the batch in the long run, from earlier steps.
         extra_seconds: (B + 1,), the time that n more positions cost: one more draft pass, and n tokens in the target's
             forward; entry 0 is not used.
         drafting: (B,) bool, which rows are still drafting; None means all.
@@ -49,14 +48,14 @@ def worth_drafting(
         )
     if extra_seconds.shape != (rows + 1,) or not bool((extra_seconds[1:] >= 0).all()):
         raise ValueError(f"extra_seconds must be {rows + 1} times of at least 0, got {extra_seconds.tolist()}")
-    if not (expected > 0 and seconds > 0):
-        raise ValueError(f"expected and seconds must be positive, got {expected} and {seconds}")
+    if not rate > 0:
+        raise ValueError(f"rate must be positive, got {rate}")
     gain = survival.double() * predicted.double()
     if drafting is not None:
         gain = gain.masked_fill(~drafting, 0)
     ranked, order = gain.sort(descending=True, stable=True)
-    rate = (expected + ranked.cumsum(dim=0)) / (seconds + extra_seconds[1:].double().to(gain.device))
-    best = rate.argmax() if rows else torch.zeros((), dtype=torch.long)
-    goes_on = torch.arange(rows, device=gain.device) <= best
-    goes_on = goes_on & (ranked > 0) & (rate.amax() > expected / seconds if rows else True)
-    return torch.zeros(rows, dtype=torch.bool, device=gain.device).scatter_(0, order, goes_on)
+    profit = ranked.cumsum(dim=0) - rate * extra_seconds[1:].double().to(gain.device)
+    if not rows or not bool(profit.amax() > 0):
+        return torch.zeros(rows, dtype=torch.bool, device=gain.device)
+    goes_on = (torch.arange(rows, device=gain.device) <= profit.argmax()) & (ranked > 0)
+    return torch.zeros_like(goes_on).scatter_(0, order, goes_on)

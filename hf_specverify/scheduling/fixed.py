@@ -8,6 +8,7 @@ from .schedule import Schedule
 
 if TYPE_CHECKING:
     from ..decoding.state import BatchState
+    from .cost import CostModel
 
 
 class FixedLength(Schedule):
@@ -15,10 +16,14 @@ class FixedLength(Schedule):
 
     Only the end of a row shortens its draft: tokens that could not be committed are not drafted. That depends on
     lengths alone, not on any drawn token, so it leaves the output law as it is.
+
+    Args:
+        num_draft_tokens: per row and step.
+        costs: for the report; None leaves out what depends on them.
     """
 
-    def __init__(self, num_draft_tokens: int) -> None:
-        self.num_draft_tokens = num_draft_tokens
+    def __init__(self, num_draft_tokens: int, costs: CostModel | None = None) -> None:
+        self.num_draft_tokens, self.costs = num_draft_tokens, costs
 
     def draft_lengths(self, room: list[int], state: BatchState | None = None) -> list[int]:
         """Tokens to draft for each active row, which has space for room[i] of them."""

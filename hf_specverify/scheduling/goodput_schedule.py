@@ -1,4 +1,4 @@
-"""Verify what pays: goodput over the predicted acceptance of every drafted token."""
+"""Verify what pays, and draft what pays: goodput over the predicted acceptance of every token."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 from ..drafting.batch import DraftBatch
 from .calibration import CalibrationTable
+from .call_costs import CallCosts, StepCosts
 from .companion import Companion
-from .cost import CostModel
-from .cutoff import admission_cutoff
-from .drawn import admitted, schedule_drawn
-from .goodput import schedule_batch
+from .cutting import cut, cut_drawn, looks
+from .inquiry import Inquiry
 from .online import OnlineCalibration
 from .schedule import Schedule, StepOutcome
-from .signal_values import compute_signals, vocabulary_signals
-from .signals import SIGNALS
+from .signal_values import compute_signals
+from .signals import SIGNALS, own_signals
+from .speed_up import SpeedUp, promised
 from .stopper import GoodputStopper
 
 if TYPE_CHECKING:
@@ -26,121 +26,165 @@ if TYPE_CHECKING:
 
 
 class GoodputSchedule(Schedule):
-    """Drafts a fixed number of tokens and lets the target verify those that raise the batch's goodput (2509.24328, §4).
+    """Lets the target verify those tokens that raise the batch's goodput (2509.24328, §4), and stops drafts early.
 
     Where the target samples, the draft was drawn, and a signal looks at the drawn token, the cut is corrected by a null
     token and the output keeps the target's law exactly (see `schedule_drawn`); elsewhere any cut is exact.
 
     Args:
-        num_draft_tokens: drafted per row and step.
+        num_draft_tokens: drafted per row and step, at most.
         table: predicts acceptance from signals.
-        costs: what the target's forward costs.
+        prices: what the call's steps cost.
         companion: gives the signals S, A and c; None if the table needs none of them.
         sampling: whether the target samples.
         verifies: False verifies all that is drafted, so that only drafting is scheduled.
-        stopper: stops drafting; None drafts the fixed number.
+        stops: whether drafting stops early.
         online: follows the text; None leaves the table as it is.
+        hesitates: whether the companion is left alone where earlier steps say that it does not pay, see `Inquiry`.
     """
+
+    name = "goodput"
+    wants_outcomes = True
 
     def __init__(
         self,
         num_draft_tokens: int,
         table: CalibrationTable,
-        costs: CostModel,
+        prices: CallCosts,
         companion: Companion | None,
         sampling: bool,
+        *,
         verifies: bool = True,
-        stopper: GoodputStopper | None = None,
+        stops: bool = False,
         online: OnlineCalibration | None = None,
+        hesitates: bool = False,
     ) -> None:
-        self.num_draft_tokens, self.table, self.costs = num_draft_tokens, table, costs
-        self.online, self.wants_outcomes = online, online is not None
-        self._signals_of_step: dict[str, Tensor] = {}
-        self.companion, self.sampling = companion, sampling
-        self.verifies, self.stopper, self._stopper = verifies, stopper, stopper
-        self.looks = any(SIGNALS[name].looks_at_drawn_token for name in table.names)
-        self.draft_signals = tuple(
-            name for name in table.names if SIGNALS[name].needs != "companion" and name != "position"
-        )
+        self.num_draft_tokens, self.prices, self.costs = num_draft_tokens, prices, prices.costs
+        self.companion, self.sampling, self.verifies, self.online = companion, sampling, verifies, online
+        self.speed_up, self.inquiry = SpeedUp(), Inquiry(hesitates)
+        self.draft_signals = tuple(name for name in own_signals(table.names) if name != "position")
+        self._follow(table)
+        self._stopper = GoodputStopper(self.own or table, prices, self.speed_up) if stops else None
+        self.stopper = self._stopper
+        self._step: StepCosts | None = None
+        self._begin(0)
+
+    def _follow(self, table: CalibrationTable) -> None:
+        own = own_signals(table.names)
+        self.table, self.own = table, table.marginal(own) if own else None
+        if self.companion is not None:
+            self.inquiry.follow(table)
+
+    def _begin(self, passes: int) -> None:
+        """A step drafts in so many passes; nothing else is known of it yet."""
+        self._passes = passes
+        self._asked: int | None = None
+        self._signals: dict[str, Tensor] = {}
 
     def draft_lengths(self, room: list[int], state: BatchState) -> list[int]:
         """As many as there is space for, up to the fixed number."""
+        context = max(state.lengths)
+        self._step = self.prices.step(len(room), context)
+        if not self.speed_up.is_known:
+            self.speed_up.assume(promised(self.prices, len(room), context, self.table.mean))
         if self._stopper is not None:
-            self._stopper.begin(len(room), self.num_draft_tokens, max(state.lengths))
+            self._stopper.begin(len(room), context)
+            # To cut what the stopper has looked at would not be exact, see `worth_drafting`.
+            cuts = self.verifies and self.companion is not None and self.inquiry.hesitates and self.inquiry.asks_all
+            self._stopper.is_active = not (cuts and self.sampling and len(room) > 1)
         return [min(self.num_draft_tokens, space) for space in room]
 
     def choose(self, drafts: DraftBatch | TreeBatch, state: BatchState) -> DraftBatch:
         """The part of each row's chain that pays."""
         assert isinstance(drafts, DraftBatch)
+        self._begin(max(drafts.lengths))
+        stops = self._stopper is not None and self._stopper.is_active
+        self.choice = ("stop" if stops else "fixed") if self._passes else "plain"
         drawn = self.sampling and drafts.q is not None
-        must_correct = drawn and self.looks
-        # The stopper has looked at the tokens of all rows; to cut some of them afterwards is exact for one row only.
-        clash = self.stopper is not None and drawn and len(drafts.lengths) > 1
-        self._signals_of_step = {}
-        if not max(drafts.lengths):
+        clash = stops and drawn and len(drafts.lengths) > 1
+        if not self._passes:
             return drafts
+        self._signals = own = self._own_signals(drafts)
         if not self.verifies or clash:
-            # What the drafter said is all that is needed to learn from.
-            self._signals_of_step = dict(drafts.signals or {}) if self.companion is None else {}
             return drafts
-        c = None if self.companion is None else self.companion.laws(state, drafts)
-        self._signals_of_step = signals = self._signals(drafts, c)
-        if self.online is not None and not self.online.is_warm:
+        is_warm = self.online is None or self.online.is_warm
+        if not is_warm and self.companion is None:
             return drafts
-        predicted = self.table.predict(signals).clamp(0, 1)
-        drafted = torch.tensor(drafts.lengths, device=predicted.device)
-        latency = self._latency(drafts, state)
-        if not must_correct:
-            survival = predicted.double().cumprod(dim=1)
-            return drafts.shortened(schedule_batch(survival, latency, drafted).lengths.tolist())
-        schedule = schedule_drawn(predicted, latency, drafted)
-        required = schedule.required
+        predicted, table, c = self._predict(drafts, state, own, drawn)  # also to learn what answers mean
+        if not is_warm:
+            return drafts
+        self.choice = ("stop, " if stops else "") + ("cut" if self._asked is None else "cut with companion")
+        latency = self._latency(len(drafts.lengths))
+        if drawn and looks(table):
+            return cut_drawn(drafts, predicted, latency, table, self._signals, c)
+        return cut(drafts, predicted, latency)
 
-        def admit(rows: Tensor, places: Tensor) -> Tensor:
-            return self._admitted(drafts, c, signals, required, rows, places)
-
-        return drafts.corrected(schedule.lengths.tolist(), schedule.cut.tolist(), admit)
-
-    def _signals(self, drafts: DraftBatch, c: Tensor | None) -> dict[str, Tensor]:
-        """(A, L) of every signal of the table."""
+    def _own_signals(self, drafts: DraftBatch) -> dict[str, Tensor]:
+        """(B, L) of every signal that is known without the companion."""
         known = dict(drafts.signals or {})
-        missing = [name for name in self.table.names if name not in known]
-        q = None if drafts.q is None else drafts.q[:, : drafts.tokens.shape[1]]
-        return known | compute_signals(missing, drafts.tokens, q, c)
+        missing = [name for name in own_signals(self.table.names) if name not in known]
+        return known | compute_signals(missing, drafts.tokens, laws_of(drafts))
 
-    def _admitted(
-        self,
-        drafts: DraftBatch,
-        c: Tensor | None,
-        drawn: dict[str, Tensor],
-        required: Tensor,
-        rows: Tensor,
-        places: Tensor,
-    ) -> Tensor:
-        """(m, V) bool, which tokens would have been admitted at some places, had they been drawn."""
-        assert drafts.q is not None
-        by_token = [name for name in self.table.names if SIGNALS[name].looks_at_drawn_token]
-        fixed = {name: drawn[name][rows, places] for name in self.table.names if name not in by_token}
-        values = vocabulary_signals(by_token, drafts.q[rows, places], None if c is None else c[rows, places])
-        if len(by_token) == 1 and self.table.directions[by_token[0]] == "increasing":
-            cutoff = admission_cutoff(self.table, by_token[0], required[rows, places], fixed)
-            return values[by_token[0]] >= cutoff[:, None]
-        known = {name: value[:, None] for name, value in fixed.items()}
-        return admitted(self.table.predict({**values, **known}).clamp(0, 1), required[rows, places])
+    def _latency(self, rows: int) -> Tensor:
+        """Seconds of this step by the draft tokens verified, what was spent before the target's pass included."""
+        assert self._step is not None
+        spent = self._step.seconds(self._passes, 0, self._asked) - self._step.seconds(0, 0)
+        return spent + self._step.verify[: rows * self._passes + 1]
 
-    def _latency(self, drafts: DraftBatch, state: BatchState) -> Tensor:
-        rows = len(drafts.lengths)
-        return self.costs.verify_table(rows, rows * drafts.tokens.shape[1], max(state.lengths))
+    def _predict(
+        self, drafts: DraftBatch, state: BatchState, own: dict[str, Tensor], drawn: bool
+    ) -> tuple[Tensor, CalibrationTable, Tensor | None]:
+        """(B, L) predicted acceptance, the table that it is of, and the companion's laws if it was asked."""
+        assert self._step is not None
+        if self.companion is None:
+            return self.table.predict(own), self.table, None
+        lengths = self.inquiry.lengths(drafts, own, drawn, self._step, self.speed_up.rate(self._step))
+        if self.own is not None and not max(lengths):
+            return self.own.predict(own), self.own, None
+        part = drafts.shortened(lengths)
+        c = self.companion.laws(state, part)
+        self._asked, width = sum(lengths), part.tokens.shape[1]
+        answers = [name for name in self.table.names if SIGNALS[name].needs == "companion"]
+        self._signals = {name: value[:, :width] for name, value in own.items()}
+        self._signals |= compute_signals(answers, part.tokens, laws_of(part), c)
+        predicted = self.table.predict(self._signals)
+        if self.own is not None:
+            known, predicted = predicted, self.own.predict(own)
+            predicted[:, :width] = torch.where(part.exists, known, predicted[:, :width])
+        return predicted, self.table, c
 
     def learn(self, outcome: StepOutcome) -> None:
-        """Let the calibration follow."""
-        if self.online is None or any(name not in self._signals_of_step for name in self.table.names):
-            return
-        reached = torch.tensor(outcome.reached)[:, None]
-        places = torch.arange(outcome.acceptance.shape[1]) < reached
-        width = places.shape[1]
-        signals = {name: self._signals_of_step[name][:, :width].cpu()[places] for name in self.table.names}
-        self.online.learn(signals, outcome.acceptance.cpu()[places].clamp(0, 1))
-        self.table = self.online.table
-        if self._stopper is not None:
-            self._stopper.follow(self.table)
+        """Let the calibration follow, and the rate of the call."""
+        assert self._step is not None
+        lengths = torch.tensor(outcome.verified.lengths)
+        exists = torch.arange(outcome.acceptance.shape[1]) < lengths[:, None]
+        survival = outcome.acceptance.cpu().double().clamp(0, 1).masked_fill(~exists, 0).cumprod(dim=1)
+        seconds = self._step.seconds(self._passes, int(lengths.sum()), self._asked)
+        self.speed_up.add(len(outcome.rows) + float(survival.sum()), seconds, self._step)
+        if self.online is not None and all(name in self._signals for name in self.table.names):
+            signals, acceptance = _reached(outcome, self._signals, self.table.names)
+            self.online.learn(signals, acceptance)
+            if self.online.table is not self.table:
+                self._follow(self.online.table)
+                if self._stopper is not None:
+                    self._stopper.follow(self.own or self.table)
+
+    @property
+    def drift(self) -> float | None:
+        """How much more is accepted lately than the calibration said; None where it is not followed."""
+        return None if self.online is None else self.online.drift
+
+
+def laws_of(drafts: DraftBatch) -> Tensor | None:
+    """(B, L, V) the laws of the drafted tokens, without rows behind them."""
+    return None if drafts.q is None else drafts.q[:, : drafts.tokens.shape[1]]
+
+
+def _reached(
+    outcome: StepOutcome, signals: dict[str, Tensor], names: tuple[str, ...]
+) -> tuple[dict[str, Tensor], Tensor]:
+    """(n,) the signals and acceptances of the positions that were reached, as far as signals go."""
+    width = min(outcome.acceptance.shape[1], *(signals[name].shape[1] for name in names))
+    places = torch.arange(width) < torch.tensor(outcome.reached)[:, None]
+    kept = {name: signals[name][:, :width].cpu()[places] for name in names}
+    return kept, outcome.acceptance[:, :width].cpu()[places].clamp(0, 1)

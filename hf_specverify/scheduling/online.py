@@ -13,7 +13,7 @@ from .calibration import CalibrationTable
 
 MEMORY = 2000.0  # positions that the window looks back on
 PRIOR = 500.0  # positions that the table counts for
-WARM_UP = 100  # positions to see before anything is cut
+WARM_UP = 100
 EVERY = 16  # steps between two new tables
 
 
@@ -25,10 +25,11 @@ class OnlineCalibration:
 
     Args:
         table: measured before, on text that need not be like this one.
+        warm_up: positions to see before anything is cut by it.
     """
 
-    def __init__(self, table: CalibrationTable) -> None:
-        self.prior = table
+    def __init__(self, table: CalibrationTable, warm_up: int = WARM_UP) -> None:
+        self.prior, self.warm_up = table, warm_up
         total = float(table.number.sum().clamp(min=1))
         scale = min(1.0, PRIOR / total)
         self._prior = [part.double() * scale for part in (table.number, table.outcome, table.squares)]
@@ -38,7 +39,7 @@ class OnlineCalibration:
     @property
     def is_warm(self) -> bool:
         """Whether enough was seen to cut by."""
-        return self.seen >= WARM_UP
+        return self.seen >= self.warm_up
 
     def learn(self, signals: Mapping[str, Tensor], outcome: Tensor) -> None:
         """Take in some reached positions: (n,) signals of the table, and outcomes in [0, 1]."""

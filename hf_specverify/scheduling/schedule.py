@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..drafting.drafter import DraftStopper
     from ..drafting.tree_batch import TreeBatch
     from .companion import Companion
+    from .cost import CostModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +50,15 @@ class Schedule(ABC):
         stopper: stops rows while they are being drafted; None lets them go on.
         wants_outcomes: whether `learn` is to be called.
         companion: reads along with the rows; None where no signal needs it.
+        name: what the report calls it.
+        choice: what it chose in the last step, in words.
+        drift: how much more is accepted lately than its calibration said; None where nothing follows that.
+        costs: of forwards, if they are known.
     """
+
+    name = "fixed"
+    choice = ""
+    costs: CostModel | None = None
 
     draft_signals: tuple[str, ...] = ()
     stopper: DraftStopper | None = None
@@ -63,6 +72,18 @@ class Schedule(ABC):
     def choose(self, drafts: DraftBatch | TreeBatch, state: BatchState) -> DraftBatch | TreeBatch:
         """What of the drafts the target verifies; here all."""
         return drafts
+
+    @property
+    def drift(self) -> float | None:
+        """See the class."""
+        return None
+
+    def plain_seconds(self, state: BatchState) -> float | None:
+        """What plain decoding would take for a step of the active rows; None without costs."""
+        if self.costs is None:
+            return None
+        rows = len(state.rows)
+        return self.costs.latency(rows, rows, max(state.lengths))
 
     def learn(self, outcome: StepOutcome) -> None:  # noqa: B027 - most schedules have nothing to learn
         """Take note of a step."""

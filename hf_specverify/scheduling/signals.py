@@ -18,7 +18,7 @@ class Signal:
         name: the name that selects it.
         meaning: the signal in one sentence.
         looks_at_drawn_token: whether the value at a position depends on the token drawn there. Cutting on such a signal
-            biases sampling unless it is corrected, see `DrawnSchedule`.
+            biases sampling unless it is corrected, see `schedule_drawn`.
         needs: what must have run: the draft alone, a companion, or a lookup in the text.
         direction: how acceptance changes with it; calibration holds it to that.
     """
@@ -45,6 +45,11 @@ _SIGNALS = (
 
 SIGNALS: Mapping[str, Signal] = MappingProxyType({signal.name: signal for signal in _SIGNALS})
 """All signals by name. S and A: 2509.24328, section 3."""
+
+
+def own_signals(names: Sequence[str]) -> tuple[str, ...]:
+    """Those that need no companion."""
+    return tuple(name for name in names if SIGNALS[name].needs != "companion")
 
 
 def directions_of(names: Sequence[str], given: Mapping[str, Direction] | str | None) -> dict[str, Direction]:

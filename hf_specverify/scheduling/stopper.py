@@ -1,4 +1,4 @@
-"""Stop drafting a row where one more position is not expected to pay."""
+"""Stops drafting, row by row, where one more token does not pay."""
 
 from __future__ import annotations
 
@@ -6,57 +6,57 @@ import torch
 from torch import Tensor
 
 from .calibration import CalibrationTable
-from .cost import CostModel
+from .call_costs import CallCosts
 from .draft_stop import worth_drafting
+from .speed_up import SpeedUp
+
+PERSISTENCE = 0.5  # how much of what sets a token apart from the mean is expected of the one behind it
 
 
 class GoodputStopper:
-    """Goes on drafting as long as another position is worth a draft pass and its place in the target's forward.
+    """Goes on while one more position is expected to bring more than its seconds are worth, see `worth_drafting`.
 
-    It looks at tokens that are drawn and kept, and decides on tokens that are not drawn yet: a lagged rule, exact for
-    any signal, see `worth_drafting`. The acceptance of the position to come is taken to be the mean of the calibration.
+    The rule lags by a token, so it is exact for any signal. The acceptance of a position that has not been drawn yet is
+    taken to lie between the mean of the calibration and the prediction for the position before it.
 
     Args:
         table: predicts acceptance from the draft's own signals.
-        costs: of the target's and the draft's forwards.
+        prices: what the call's steps cost.
+        speed_up: of the call so far.
     """
 
-    def __init__(self, table: CalibrationTable, costs: CostModel) -> None:
-        self.costs = costs
+    def __init__(self, table: CalibrationTable, prices: CallCosts, speed_up: SpeedUp) -> None:
+        self.prices, self.speed_up, self.is_active = prices, speed_up, True
         self.follow(table)
 
     def follow(self, table: CalibrationTable) -> None:
         """Predict by another table from now on."""
-        self.table = table
-        self.mean = float(table.outcome.sum() / table.number.sum().clamp(min=1))
+        self.table, self.mean = table, table.mean
 
-    def begin(self, rows: int, longest: int, context: int) -> None:
-        """A step begins, with so many rows, draft tokens at most, and tokens before them."""
+    def begin(self, rows: int, context: int) -> None:
+        """A step begins, with so many rows and tokens before them."""
         self.survival = torch.ones(rows, dtype=torch.float64)
-        self.expected, self.tokens = float(rows), 0
-        self.verify = self.costs.verify_table(rows, rows * longest, context)
-        self.draft_pass = self.costs.latency(rows, rows, context, "draft")
-        self.passes = 1
+        self.step, self.tokens = self.prices.step(rows, context), 0
 
     def after(self, drafted: int, signals: dict[str, Tensor], lengths: list[int]) -> list[int]:
         """New draft lengths, see `DraftStopper`."""
+        if not self.is_active:
+            return lengths
         given = {name: value.cpu() for name, value in signals.items()}
-        predicted = self.table.predict({**given, "position": torch.full((len(lengths),), float(drafted))}).clamp(0, 1)
+        predicted = self.table.predict({**given, "position": torch.full((len(lengths),), float(drafted))})
         limits = torch.tensor(lengths)
         drew = limits >= drafted
         self.survival = torch.where(drew, self.survival * predicted, self.survival)
-        self.expected += float(self.survival[drew].sum())
         self.tokens += int(drew.sum())
         # All rows go through the draft together, so a pass costs the same for one row that goes on as for all.
-        extra = self.verify[self.tokens : self.tokens + len(lengths) + 1] - self.verify[self.tokens]
+        verify = self.step.verify
+        extra = verify[self.tokens : self.tokens + len(lengths) + 1] - verify[self.tokens]
         extra = torch.nn.functional.pad(extra, (0, len(lengths) + 1 - len(extra)), value=float(extra[-1]))
         goes_on = worth_drafting(
             self.survival,
-            torch.full_like(self.survival, self.mean),
-            expected=self.expected,
-            seconds=float(self.verify[self.tokens]) + self.passes * self.draft_pass,
-            extra_seconds=extra + self.draft_pass,
+            self.mean + PERSISTENCE * (predicted - self.mean),
+            rate=self.speed_up.rate(self.step),
+            extra_seconds=extra + self.step.draft,
             drafting=limits > drafted,
         )
-        self.passes += 1
         return [length if go else min(length, drafted) for length, go in zip(lengths, goes_on.tolist(), strict=True)]

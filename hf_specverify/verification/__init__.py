@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
+import inspect
+from typing import Any, get_args
 
 from hf_specverify.verification.base import BatchVerdict, DraftKind, Verdict, Verifier, VerifierInfo
 from hf_specverify.verification.block import BlockVerification
@@ -12,6 +13,18 @@ from hf_specverify.verification.greedy import verify_greedy, verify_greedy_trees
 from hf_specverify.verification.greedy_multipath_block import GreedyMultipathBlockVerification
 from hf_specverify.verification.hierarchical import HierarchicalVerification
 from hf_specverify.verification.k_seq import KSeqVerification
+from hf_specverify.verification.lossy import (
+    Cactus,
+    Cascade,
+    Collaborative,
+    Contrastive,
+    Fuzzy,
+    Lenience,
+    LossyRule,
+    Mentored,
+    MinP,
+    Typical,
+)
 from hf_specverify.verification.multi_round import MultiRoundVerification
 from hf_specverify.verification.multi_round_without_replacement import MultiRoundWithoutReplacementVerification
 from hf_specverify.verification.naive import NaiveVerification
@@ -27,6 +40,7 @@ __all__ = [
     "GreedyMultipathBlockVerification",
     "HierarchicalVerification",
     "KSeqVerification",
+    "LossyRule",
     "MultiRoundVerification",
     "MultiRoundWithoutReplacementVerification",
     "NaiveVerification",
@@ -66,15 +80,26 @@ def verifiers() -> dict[str, VerifierInfo]:
     return {name: verifier.info for name, verifier in _REGISTRY.items()}
 
 
-def get_verifier(name: str) -> Verifier:
+def get_verifier(name: str, **options: Any) -> Verifier:
     """Return the verifier of that name.
 
+    Args:
+        name: one of `verifiers()`.
+        options: parameters of the rule, for those that have some (the lossy ones): then one of its own is made.
+
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is none of that name, or an option has a value that is not allowed.
+        TypeError: naming an option that the rule does not have.
     """
     if name not in _REGISTRY:
         raise ValueError(f"verification must be one of {', '.join(sorted(_REGISTRY))}; got {name!r}")
-    return _REGISTRY[name]
+    if not options:
+        return _REGISTRY[name]
+    rule = type(_REGISTRY[name])
+    allowed = sorted(inspect.signature(rule).parameters)
+    if unknown := sorted(set(options) - set(allowed)):
+        raise TypeError(f"verification={name!r} has no options {unknown}: allowed are {allowed}")
+    return rule(**options)
 
 
 def _check_info(info: VerifierInfo) -> None:
@@ -95,5 +120,14 @@ for _verifier in (
     MultiRoundWithoutReplacementVerification(),
     KSeqVerification(),
     NaiveVerification(),
+    Typical(),
+    MinP(),
+    Lenience(),
+    Collaborative(),
+    Contrastive(),
+    Mentored(),
+    Cactus(),
+    Cascade(),
+    Fuzzy(),
 ):
     register_verifier(_verifier)

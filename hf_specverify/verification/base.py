@@ -80,6 +80,16 @@ class Verifier(ABC):
 
     info: VerifierInfo
 
+    @property
+    def description(self) -> str:
+        """What the report calls it: its name, and its parameters if it has any."""
+        return self.info.name
+
+    @property
+    def matches_greedy(self) -> bool:
+        """Whether under a greedy target it emits the target's own choices only; where not, such a target is refused."""
+        return True
+
     @abstractmethod
     def verify(self, tree: DraftTree, p: Tensor, draws: Draws) -> Verdict:
         """Decide on one tree: the readable form of the rule.

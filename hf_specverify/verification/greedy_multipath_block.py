@@ -42,7 +42,7 @@ class GreedyMultipathBlockVerification(BlockVerification):
         name="greedy_multipath_block",
         lossless=True,
         structure="paths",
-        paper="Greedy multi-path block verification 2602.16961",
+        paper="Greedy multi-path block verification 2602.16961, the main algorithm",
         summary="Of K independent paths follow the drafted child of the largest p/q, then verify that path as a block.",
         drafts=("independent",),
     )

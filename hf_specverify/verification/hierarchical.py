@@ -20,6 +20,9 @@ class HierarchicalVerification(BlockVerification):
         name="hierarchical",
         lossless=True,
         structure="chain",
-        paper="Hierarchical speculative decoding 2601.05724; the same rule as Sun et al. 2403.10444, alg. 2",
+        paper=(
+            "Hierarchical speculative decoding 2601.05724, the main algorithm; the same rule as "
+            "Sun et al. 2403.10444, alg. 2"
+        ),
         summary="Block verification: that is what the rule becomes with the ratio capped at every prefix.",
     )

@@ -42,8 +42,9 @@ class KSeqVerification(Verifier):
                 return None, p_row
             law = law_of_child(tree, node, candidates[0], p_row)
             rho = inflation(p_row, law, len(candidates))
+            inflated = rho * law
             for child in candidates:
-                if accepts(tree, child, p_row, rho * law, draws):
+                if accepts(tree, child, p_row, inflated, draws):
                     return child, p_row
             share = torch.minimum(p_row / rho, law)
             return None, residual(p_row, share * _rounds(float(share.sum()), len(candidates)))

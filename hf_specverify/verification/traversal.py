@@ -36,7 +36,7 @@ class TraversalVerification(Verifier):
         name="traversal",
         lossless=True,
         structure="tree",
-        paper="Traversal verification 2505.12398",
+        paper="Traversal verification 2505.12398, the main algorithm",
         summary="Test the leaves of a tree in depth-first order; after a rejection go on with the corrected parent.",
         drafts=("independent", "without_replacement", "deterministic"),
     )

@@ -10,7 +10,7 @@ from .call_costs import CallCosts
 from .draft_stop import worth_drafting
 from .speed_up import SpeedUp
 
-PERSISTENCE = 0.5  # how much of what sets a token apart from the mean is expected of the one behind it
+PERSISTENCE = 0.7  # how much of what sets a token apart from the mean is expected of the one behind it
 
 
 class GoodputStopper:

@@ -5,6 +5,7 @@ from .ceiling import Cactus, CeilingRule, Lenience
 from .fuzzy import Fuzzy
 from .mentored import Mentored
 from .mixture import Collaborative, Contrastive, MixtureRule
+from .one_step import OneStepRule
 from .rule import LossyRule
 from .truncation import MinP, TruncationRule, Typical
 
@@ -20,6 +21,7 @@ __all__ = [
     "Mentored",
     "MinP",
     "MixtureRule",
+    "OneStepRule",
     "TruncationRule",
     "Typical",
 ]

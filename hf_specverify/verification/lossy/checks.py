@@ -12,8 +12,9 @@ def check_number(name: str, value: object, low: float, high: float = inf, low_al
     Args:
         name: of the parameter.
         value: what was given.
-        low: the smallest value. low_allowed: whether it is allowed itself.
+        low: the smallest value.
         high: the largest value, allowed where it is finite.
+        low_allowed: whether `low` itself is allowed.
 
     Raises:
         TypeError: if it is no number.

@@ -20,7 +20,8 @@ def _tv(p: Tensor, q: Tensor) -> Tensor:
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
-    return (torch.special.xlogy(p, p) - torch.special.xlogy(p, q)).sum(dim=-1, keepdim=True)
+    terms: Tensor = torch.special.xlogy(p, p) - torch.special.xlogy(p, q)
+    return terms.sum(dim=-1, keepdim=True)
 
 
 def _js(p: Tensor, q: Tensor) -> Tensor:

@@ -29,11 +29,11 @@ def mentored_bounds(p: Tensor, q: Tensor, divergence: float) -> tuple[Tensor, Te
     low, high = smallest.log(), torch.zeros_like(smallest)
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        allowed = ranked.divergence(middle.exp()) <= divergence
+        allowed = ranked.clamped(middle.exp())[1] <= divergence
         low, high = torch.where(allowed, low, middle), torch.where(allowed, middle, high)
-    alpha = torch.where(ranked.divergence(smallest) <= divergence, smallest, high.exp())
+    alpha = torch.where(ranked.clamped(smallest)[1] <= divergence, smallest, high.exp())
     shape = (*p.shape[:-1], 1)
-    return alpha.to(p.dtype).reshape(shape), ranked.beta(alpha).to(p.dtype).reshape(shape)
+    return alpha.to(p.dtype).reshape(shape), ranked.clamped(alpha)[0].to(p.dtype).reshape(shape)
 
 
 class _Ranked:
@@ -52,41 +52,28 @@ class _Ranked:
         p, q = p.gather(1, order), q.gather(1, order)
         logs = torch.where((p > 0) & (q > 0), p * self.ratio.log(), 0)
         self._p, self._q, self._logs = (pad(values.cumsum(dim=-1), (1, 0)) for values in (p, q, logs))
-        # Σ (p/β - q)_+ for β at every token's ratio: falls along the order.
+        # -Σ (p/β - q)_+ for β at every token's ratio: rises along the order.
         above_p, above_q = self._p[:, -1:] - self._p[:, 1:], self._q[:, -1:] - self._q[:, 1:]
-        self._lacking = torch.where(self.ratio > 0, above_p / self.ratio - above_q, torch.inf)
+        self._lacking = -torch.where(self.ratio > 0, above_p / self.ratio - above_q, torch.inf)
 
     def smallest_ratio(self) -> Tensor:
         """(R, 1) the smallest positive p/q, at most 1: an α below it changes nothing."""
         return torch.where(self.ratio > 0, self.ratio, 1).amin(dim=-1, keepdim=True).clamp_(max=1)
 
-    def beta(self, alpha: Tensor) -> Tensor:
-        """(R, 1) the β ≥ 1 for which Σ (p/β - q)_+ = Σ (q - p/α)_+, in closed form between two ratios."""
-        surplus = self._surplus(alpha)
-        first = self._first_above(surplus)
-        above_p, above_q = _from(self._p, first), _from(self._q, first)
-        return (above_p / (surplus + above_q).clamp_(min=torch.finfo(surplus.dtype).tiny)).clamp_(min=1)
+    def clamped(self, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """The law m that q becomes with the upper bound p/α (R, 1): its β ≥ 1, and KL(p‖m), (R, 1) each.
 
-    def divergence(self, alpha: Tensor) -> Tensor:
-        """(R, 1) KL(p‖m) for m = q clamped between p/β and p/α."""
-        surplus = self._surplus(alpha)
-        below, above = self._count_below(alpha), self._first_above(surplus)
-        above_p = _from(self._p, above)
+        β gives the tokens above it what the others lose: Σ (p/β - q)_+ = Σ (q - p/α)_+, in closed form between two
+        ratios.
+        """
+        below = torch.searchsorted(self.ratio, alpha)  # tokens with p/q < α
+        below_p = self._p.gather(1, below)
+        surplus = (self._q.gather(1, below) - below_p / alpha).clamp_(min=0)
+        above = torch.searchsorted(self._lacking, -surplus)  # the first token with p/q ≥ β
+        above_p, above_q = _from(self._p, above), _from(self._q, above)
+        beta = (above_p / (surplus + above_q).clamp_(min=torch.finfo(surplus.dtype).tiny)).clamp_(min=1)
         between = self._logs.gather(1, above) - self._logs.gather(1, below)
-        return alpha.log() * self._p.gather(1, below) + between + above_p * self.beta(alpha).log()
-
-    def _surplus(self, alpha: Tensor) -> Tensor:
-        """(R, 1) Σ (q - p/α)_+, what is rejected."""
-        below = self._count_below(alpha)
-        return (self._q.gather(1, below) - self._p.gather(1, below) / alpha).clamp_(min=0)
-
-    def _count_below(self, alpha: Tensor) -> Tensor:
-        """(R, 1) long, how many tokens have p/q < α."""
-        return torch.searchsorted(self.ratio, alpha)
-
-    def _first_above(self, surplus: Tensor) -> Tensor:
-        """(R, 1) long, how many tokens have a ratio at which more is lacking than there is surplus: all below β."""
-        return torch.searchsorted(-self._lacking, -surplus)
+        return beta, alpha.log() * below_p + between + above_p * beta.log()
 
 
 def _from(sums: Tensor, first: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ class Contrastive(MixtureRule):
         return (self._weights(p, q).sum(dim=-1, keepdim=True),)
 
     def mixture(self, p: Tensor, q: Tensor, statistics: tuple[Tensor, ...]) -> Tensor:
-        """p / max(q, f)^μ, divided by its sum."""
+        """The law norm(p / max(q, f)^μ)."""
         (total,) = statistics
         return self._weights(p, q) / total
 

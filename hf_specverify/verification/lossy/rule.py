@@ -1,10 +1,8 @@
-"""What all lossy rules share: one position at a time, with a law that can be written down."""
+"""What all lossy rules share: how they decide on chains of drafted tokens, position by position."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,7 +14,6 @@ from hf_specverify.verification.base import (
     BatchVerdict,
     Verdict,
     Verifier,
-    acceptance_probability,
     check_batch,
     check_chain,
     leading_run,
@@ -25,48 +22,22 @@ from hf_specverify.verification.base import (
 from hf_specverify.verification.draws import Draws
 from hf_specverify.verification.laws import law_of_child
 
-from .checks import check_number
 from .drafted import check_drafts, check_whole_laws, draft_law, drafted_probabilities, gather_statistics
+from .one_step import OneStepRule
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossyRule(Verifier):
-    """A rule of one position: accept a drafted token with probability a, else sample a residual r.
+class LossyRule(OneStepRule, Verifier):
+    """A verifier that decides on one position after the other by a `OneStepRule`.
 
-    Its one-step law is q·a + (1 - Σ q·a)·norm(r). Every position that was drafted has this law, given the tokens before
-    it. The bonus token, behind a block that was accepted whole or in a row without drafts, is the target's own: its law
-    is p. Where r is zero everywhere, p is taken for it.
-
-    A rule says a and r elementwise, by p, q and a few numbers per position (`statistics`), so that one text gives the
-    law, the readable form and the batched one.
+    Every position that was drafted has the rule's one-step law, given the tokens before it. The bonus token, behind a
+    block that was accepted whole or in a row without drafts, is the target's own: its law is p.
 
     Cuts of a schedule that looked at the drawn tokens are exact for every rule: with v saying which tokens would have
     been let through, the token after a rejection or a cut comes from law - q·v·a = q·a·(1 - v) + (1 - Σ q·a)·norm(r),
     and the law stays what it is. This needs q and v apart, as `DraftBatch.corrected` keeps them; laws that hold v
     already are refused.
-
-    Attributes:
-        max_overshoot: ρ > 0, or None for the rule's own a and r. With ρ a token is accepted with min(a, ρ·p/q), and
-            after a rejection norm((p - q·a)_+) is sampled, with this smaller a. Then the law is at most max(ρ, 1)·p at
-            every token: what is accepted is at most ρ·p, and the residual weighs at least the 1 - Σ q·a that it is
-            scaled to, so that where q·a < p the law is at most p. For ρ ≤ 1 the law therefore is p.
-
-    Raises:
-        TypeError, ValueError: for a parameter that is not allowed.
     """
-
-    max_overshoot: float | None = None
-
-    has_statistics: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.max_overshoot is not None:
-            check_number("max_overshoot", self.max_overshoot, 0, low_allowed=False)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The parameters by name, `max_overshoot` among them."""
-        return asdict(self)
 
     @property
     def description(self) -> str:
@@ -85,34 +56,6 @@ class LossyRule(Verifier):
     def _matches_greedy(self) -> bool:
         """`matches_greedy` of the rule's own a and r."""
         return True
-
-    def statistics(self, p: Tensor, q: Tensor) -> tuple[Tensor, ...]:
-        """What a and r need to know of whole laws p and q (…, V): (…, 1) each; only if `has_statistics`."""
-        return ()
-
-    @abstractmethod
-    def acceptance_given(self, p: Tensor, q: Tensor, statistics: tuple[Tensor, ...]) -> Tensor:
-        """The rule's own a of some tokens (…, n) of laws with these statistics."""
-
-    @abstractmethod
-    def residual_given(self, p: Tensor, q: Tensor, statistics: tuple[Tensor, ...]) -> Tensor:
-        """The rule's own r of some tokens (…, n), unnormalised."""
-
-    def acceptance(self, p: Tensor, q: Tensor) -> Tensor:
-        """(…, V) the probability that each token is accepted where it was drafted; laws p and q (…, V) sum to 1."""
-        return self._acceptance(p, q, self.statistics(p, q))
-
-    def law(self, p: Tensor, q: Tensor) -> Tensor:
-        """(…, V) the law of a token at a position that was drafted; arguments as `acceptance`."""
-        accepted, rejected = self._parts(p, q)
-        return accepted + rejected
-
-    def next_weights(self, p: Tensor, q: Tensor, admitted: Tensor | None = None) -> Tensor:
-        """(…, V) unnormalised, the law of the token after a rejection; or, with v (…, V) bool, a rejection or a cut."""
-        if admitted is None:
-            return self._residual(p, q, self.statistics(p, q))
-        accepted, rejected = self._parts(p, q)
-        return _or_target(accepted.masked_fill_(admitted, 0) + rejected, p)
 
     def verify(self, tree: DraftTree, p: Tensor, draws: Draws) -> Verdict:
         """Decide on one chain, see `Verifier.verify`.
@@ -179,27 +122,3 @@ class LossyRule(Verifier):
         admitted = None if drafts.q is None or drafts.admitted is None else drafts.admitted(rows, places)
         weights = self.next_weights(p_row, draft_law(drafts, rows, places, p_row), admitted)
         return torch.where(drawn[:, None], weights, p_row)
-
-    def _acceptance(self, p: Tensor, q: Tensor, statistics: tuple[Tensor, ...]) -> Tensor:
-        """The rule's a, less what `max_overshoot` takes from it."""
-        own = self.acceptance_given(p, q, statistics)
-        return own if self.max_overshoot is None else own.minimum(acceptance_probability(self.max_overshoot * p, q))
-
-    def _residual(self, p: Tensor, q: Tensor, statistics: tuple[Tensor, ...]) -> Tensor:
-        """The rule's r, or with `max_overshoot` what is not accepted of p; p where nothing is left."""
-        if self.max_overshoot is None:
-            return _or_target(self.residual_given(p, q, statistics), p)
-        return _or_target((p - q * self._acceptance(p, q, statistics)).clamp_(min=0), p)
-
-    def _parts(self, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-        """(…, V) each: the law's part from accepted tokens, q·a, and the one from rejections."""
-        statistics = self.statistics(p, q)
-        accepted = q * self._acceptance(p, q, statistics)
-        residual = self._residual(p, q, statistics)
-        rejected = (1 - accepted.sum(dim=-1, keepdim=True)).clamp_(min=0)
-        return accepted, residual.div_(residual.sum(dim=-1, keepdim=True)).mul_(rejected)
-
-
-def _or_target(weights: Tensor, p: Tensor) -> Tensor:
-    """The weights (…, V); p where they are zero everywhere."""
-    return torch.where(weights.amax(dim=-1, keepdim=True) > 0, weights, p)

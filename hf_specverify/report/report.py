@@ -1,7 +1,7 @@
 """What a speculative run did: one record per step, and the report computed from the records.
 
 Every term is defined, with its formula and a worked example, in ``docs/metrics.md``. The figures themselves are in
-``report_work.py`` (tokens), ``report_rows.py`` (rows) and ``report_times.py`` (seconds).
+``work.py`` (tokens), ``rows.py`` (rows) and ``times.py`` (seconds).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from itertools import pairwise
 from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .report_json import as_json, match_fields, read_step
-from .report_plot import draw
-from .report_rows import RowFigures
-from .report_text import table
-from .report_times import FORWARD_PHASES, PHASES, TimeFigures
+from .as_json import as_json, match_fields, read_step
+from .plot import draw
+from .rows import RowFigures
 from .steps import MODES, StepRecord, check_seconds
+from .text import table
+from .times import FORWARD_PHASES, PHASES, TimeFigures
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from .report_text import verdict
-from .report_times import FORWARD_PHASES
-from .report_work import ratio
+from .text import verdict
+from .times import FORWARD_PHASES
+from .work import ratio
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from math import ceil
 
-from .report_work import WorkFigures
+from .work import WorkFigures
 
 TENTH = 10  # one row in so many is among the worst
 

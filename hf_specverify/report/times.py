@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import fsum
 
-from .report_work import WorkFigures, ratio
+from .work import WorkFigures, ratio
 
 PHASES = ("draft", "companion", "schedule", "target", "verify", "other")
 FORWARD_PHASES = ("draft", "companion", "target")

@@ -18,11 +18,13 @@ from .benchmark.prompts import chat_encoder, encode_chunk, read_prompts, select_
 from .benchmark.runs import pad_token_id
 from .calibrating import CalibrationSamples, calibrate, default_signals
 from .drafting import PromptLookup
+from .hub.commanding import parse_names, with_command
 from .scheduling.calibration import CalibrationTable
 from .scheduling.information import InformationTable
 
 
 def calibrate_command(
+    context: typer.Context,
     target: Annotated[str, typer.Option(help="Target model: Hub id or folder.")],
     prompts: Annotated[Path, typer.Option(help="Prompt file: .txt, or .jsonl (prompt, turns or question).")],
     out: Annotated[Path, typer.Option(help="Folder of the table; an interrupted run is continued.")],
@@ -43,9 +45,14 @@ def calibrate_command(
     lookup_ngram: Annotated[int, typer.Option(help="Longest n-gram that 'lookup' matches.")] = 2,
     seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
     signals: Annotated[str | None, typer.Option(help="The table's signals, separated by commas; up to three.")] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="ROLE=USER/NAME[@REVISION]: Hub name of a local target, draft, companion or data."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no tables.")] = False,
 ) -> None:
     """Learn which draft tokens are accepted, from a prompt file, and write the table that predicts it."""
+    names = parse_names(name or ())
     texts = read_prompts(prompts)
     texts = [texts[index] for index in select_evenly(num_prompts, len(texts))]
     model = load_model(target, dtype)
@@ -76,8 +83,8 @@ def calibrate_command(
     }
     out.mkdir(parents=True, exist_ok=True)
     unfinished = out / "samples.safetensors"
-    names = default_signals(drafter, second)
-    samples = _continued(unfinished, names, metadata)
+    recorded = default_signals(drafter, second)
+    samples = _continued(unfinished, recorded, metadata)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=quiet) as progress:
         task = progress.add_task("batches", total=len(inputs), completed=samples.batches)
@@ -94,8 +101,8 @@ def calibrate_command(
             inputs,
             companion_model=second,
             num_draft_tokens=num_draft_tokens,
-            sets=_sets(names, signals),
-            metadata=metadata,
+            sets=_sets(recorded, signals),
+            metadata={key: value for key, value in metadata.items() if key not in ("target", "draft", "companion")},
             samples=samples,
             on_batch=on_batch,
             max_new_tokens=max_new_tokens,
@@ -104,7 +111,11 @@ def calibrate_command(
         )
     gains = table.information_gain()
     table.metadata["companion_bits"] = gains.companion_bits
-    table.save_pretrained(out)
+    data = {"sha256": metadata["prompts_sha256"], "num_prompts": num_prompts, "max_new_tokens": max_new_tokens}
+    table = with_command(
+        table, gains, context=context, names=names, tokenizer=tokenizer, prompts=prompts, data=data, seed=seed
+    )
+    table.save_pretrained(out, plots=True)
     if not quiet:
         show(table, gains, Console())
 

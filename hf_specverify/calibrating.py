@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .drafting import DraftingCall
+from .hub.describing import describe_calibration
 from .integration import SpeculativeDecoding
 from .scheduling.calibration import CalibrationTable
 from .scheduling.companion import Companion
@@ -148,7 +149,8 @@ def calibrate(
         raise ValueError(
             "batches: no draft token was verified; allowed: at least one prompt that leaves room for drafts"
         )
-    return CalibrationTable.fit(found.signals, found.outcome, found.groups, sets=sets, metadata=metadata)
+    origin = describe_calibration(target, draft, companion_model, num_draft_tokens, generate_options)
+    return CalibrationTable.fit(found.signals, found.outcome, found.groups, sets=sets, metadata=metadata, origin=origin)
 
 
 class _Recording(SpeculativeDecoding):

@@ -1,4 +1,4 @@
-"""The command line: `specverify demo | bench | calibrate | profile | explain | companion`.
+"""The command line: `specverify demo | bench | calibrate | profile | explain | companion | push | tables`.
 
 Nothing heavy is imported here, so that `--help` and mistakes are answered at once; each command imports what it runs.
 """
@@ -159,6 +159,13 @@ _hand_on(
     "hf_specverify.companion_command",
     "companion_command",
     "Make a quantised or shortened companion of a draft, with its model card",
+)
+_hand_on("push", "hf_specverify.push_command", "push_command", "Put a calibration on the Hub")
+_hand_on(
+    "tables",
+    "hf_specverify.tables_command",
+    "tables_command",
+    "List the calibrations that come with the library, and which fit given models",
 )
 
 

@@ -38,8 +38,9 @@ def write_card(
     """
     lines = ["---", "library_name: transformers", "pipeline_tag: text-generation"]
     if base_model is not None:
-        relation = "quantized" if method in ("nf4", "fp4", "int8") else "finetune"
-        lines += [f"base_model: {base_model}", f"base_model_relation: {relation}"]
+        lines.append(f"base_model: {base_model}")
+        if method in ("nf4", "fp4", "int8"):
+            lines.append("base_model_relation: quantized")
     lines += ["tags:", "- speculative-decoding", "- companion", "---", "", f"# {name}", ""]
     lines += [
         "A companion for speculative verification: it reads what its draft proposes, before the target model does, and",

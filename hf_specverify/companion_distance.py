@@ -75,7 +75,7 @@ def measure_distance(draft: Any, companion: Any, ids: Tensor, seed: int = 0) -> 
         raise ValueError(f"draft and companion have {logits[0].shape[1]} and {logits[1].shape[1]} tokens; must be one")
     generator = torch.Generator().manual_seed(seed)
     parts: list[dict[str, Tensor]] = []
-    for first, second in zip(logits[0].split(_ROWS), logits[1].split(_ROWS), strict=True):
+    for first, second in zip(*(torch.split(part, _ROWS) for part in logits), strict=True):
         first, second = first.float(), second.float()
         q, c = first.softmax(-1), second.softmax(-1)
         drawn = torch.multinomial(q, 1, generator=generator)

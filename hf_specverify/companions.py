@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
-from .companion_card import WAYS, write_card
+from .companion_card import write_card
+from .companion_checks import QUANTISED, check_request, hub_id
 from .companion_distance import LONGEST, SAMPLE, Distance, measure_distance
 from .drafting.layer_cut import cut_layers, number_of_layers
 
 __all__ = ["CompanionReport", "cut_layers", "make_companion"]
-
-_DTYPES = ("float32", "bfloat16", "float16")
-_QUANTISED = ("nf4", "fp4", "int8")
 
 
 @dataclass(frozen=True)
@@ -89,11 +84,11 @@ def make_companion(
         OSError: if the draft can't be found, or the upload fails.
     """
     folder = Path(folder)
-    _check(draft, folder, method, num_layers, dtype, push_to_hub)
+    check_request(draft, folder, method, num_layers, dtype, push_to_hub)
     if isinstance(draft, str | Path):
         name = str(draft)
         tokenizer = tokenizer or _find_tokenizer(name, revision)
-        if method in _QUANTISED:
+        if method in QUANTISED:
             _save_quantised(name, folder, method, getattr(torch, dtype), revision)
         wanted = "auto" if method == "bf16" else getattr(torch, dtype)
         draft = AutoModelForCausalLM.from_pretrained(name, dtype=wanted, revision=revision).to(_device()).eval()
@@ -129,7 +124,7 @@ def _finish(
     companion = AutoModelForCausalLM.from_pretrained(folder, device_map=str(_device())).eval()
     ids = _tokens(text, tokenizer)
     distance = None if ids is None else measure_distance(draft, companion, ids)
-    base_model = _hub_id(getattr(draft.config, "_name_or_path", ""))
+    base_model = hub_id(getattr(draft.config, "_name_or_path", ""))
     revision = None if base_model is None else getattr(draft.config, "_commit_hash", None)
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     draft_size = sum(part.numel() * part.element_size() for part in draft.parameters())
@@ -165,39 +160,3 @@ def _find_tokenizer(name: str, revision: str | None) -> Any:
         return AutoTokenizer.from_pretrained(name, revision=revision)
     except (OSError, ValueError):  # a repository of weights alone
         return None
-
-
-def _hub_id(name: str) -> str | None:
-    """The name, if it is one on the Hub and not a folder's."""
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return None
-    return name if name and not Path(name).exists() else None
-
-
-def _check(draft: Any, folder: Path, method: str, num_layers: int | None, dtype: str, repository: str | None) -> None:
-    if method not in WAYS:
-        raise ValueError(f"method={method!r}: allowed are {', '.join(map(repr, WAYS))}")
-    if dtype not in _DTYPES:
-        raise ValueError(f"dtype={dtype!r}: allowed are {', '.join(map(repr, _DTYPES))}")
-    if (method == "layers") != (num_layers is not None):
-        raise ValueError(f"num_layers={num_layers!r} with method={method!r}: 'layers' needs it, and no other takes it")
-    if method in _QUANTISED and not isinstance(draft, str | Path):
-        raise ValueError(
-            f"draft is a loaded {type(draft).__name__}: method={method!r} quantises while it loads; allowed are a Hub "
-            "id and a folder"
-        )
-    if getattr(draft, "is_quantized", False):
-        raise ValueError(
-            f"draft is quantised, which method={method!r} can't save; allowed is a dense model, or its name"
-        )
-    if method in _QUANTISED and find_spec("bitsandbytes") is None:
-        raise ValueError(f"method={method!r} needs bitsandbytes: pip install 'hf_specverify[bitsandbytes]'")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"folder={str(folder)!r} is not empty; allowed is a new or an empty folder")
-    if repository is not None:
-        try:
-            validate_repo_id(repository)
-        except HFValidationError as error:
-            raise ValueError(f"push_to_hub={repository!r}: {error}") from None

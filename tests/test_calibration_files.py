@@ -24,7 +24,8 @@ def table():
 def test_saved_tables_come_back(table, tmp_path):
     table.save_pretrained(tmp_path / "new")
     loaded = CalibrationTable.from_pretrained(tmp_path / "new")
-    assert {path.name for path in (tmp_path / "new").iterdir()} == {"calibration.safetensors", "calibration.json"}
+    written = {path.name for path in (tmp_path / "new").iterdir()}
+    assert written == {"calibration.safetensors", "calibration.json", "README.md", "custom_generate"}
     signals = {name: torch.rand(1_000) for name in ("S", "A")}
     assert torch.equal(loaded.predict(signals), table.predict(signals))
     assert loaded.metadata == table.metadata and loaded.names == table.names and loaded.samples is None
@@ -33,8 +34,9 @@ def test_saved_tables_come_back(table, tmp_path):
     for figure in (loaded.information_gain, loaded.calibration_error):
         with pytest.raises(ValueError, match="samples"):
             figure()
-    with pytest.raises(ValueError, match="local folder"):
-        CalibrationTable.from_pretrained("user/repo-that-is-not-here")
+    for name in ("no-such-folder", "no/such/folder", "../user/repo", tmp_path / "user"):
+        with pytest.raises(ValueError, match="id_or_folder must be a folder"):
+            CalibrationTable.from_pretrained(name)
     with pytest.raises(ValueError, match="revision"):
         CalibrationTable.from_pretrained(tmp_path / "new", revision="main")
     table.metadata["bad"] = float("nan")
@@ -71,8 +73,8 @@ def set_cell(name, value):
 
 
 DAMAGES = {
-    "schema_version must be 1": damaged_record(lambda r: r.update(schema_version=2)),
-    "schema_version must be 1, got True": damaged_record(lambda r: r.update(schema_version=True)),
+    "schema_version must be 2": damaged_record(lambda r: r.update(schema_version=3)),
+    "schema_version must be 2, got True": damaged_record(lambda r: r.update(schema_version=True)),
     "unknown fields: extra": damaged_record(lambda r: r.update(extra=1)),
     "missing fields: n": damaged_record(lambda r: r.pop("n") and None),
     "signals must be": damaged_record(lambda r: r.update(signals=["S", "S"])),

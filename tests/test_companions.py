@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from typer.testing import CliRunner
 
 import hf_specverify as sv
-from hf_specverify import companions
+from hf_specverify import companion_checks, companions
 from hf_specverify.cli import app
 from hf_specverify.companion_distance import measure_distance
 
@@ -257,7 +257,7 @@ def test_wrong_arguments(message, folder, tmp_path):
 
 
 def test_without_bitsandbytes(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(companions, "find_spec", lambda name: None)
+    monkeypatch.setattr(companion_checks, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="needs bitsandbytes"):
         sv.make_companion(folder, tmp_path / "out", "int8")
 

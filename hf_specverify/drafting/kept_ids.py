@@ -87,7 +87,8 @@ def check_ids(ids: Tensor, size: int, special: set[int]) -> Tensor:
     if int(ids.min()) < 0 or int(ids.max()) >= size:
         raise ValueError(f"ids from {int(ids.min())} to {int(ids.max())}: allowed are 0 to {size - 1}")
     own = torch.tensor(sorted(special), dtype=torch.long)
-    return torch.cat([ids.long(), own]).unique()
+    kept: Tensor = torch.unique(torch.cat([ids.long(), own]))
+    return kept
 
 
 def special_ids(model: Any, tokenizer: Any, size: int) -> set[int]:

@@ -100,7 +100,7 @@ class _KeptHead(nn.Module):
         basis = torch.eye(width, dtype=dtype, device=device)
         bias = head(torch.zeros(1, width, dtype=dtype, device=device))[0].to(dtype)
         rows = kept.to(bias.device)
-        columns = [head(part)[:, rows].to(dtype) - bias[rows] for part in basis.split(_BASIS)]
+        columns = [head(part)[:, rows].to(dtype) - bias[rows] for part in torch.split(basis, _BASIS)]
         return cls(torch.cat(columns).T.contiguous(), bias[rows].clone() if bool(bias.any()) else None)
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from ..hub.comparing import check_models
+from ..hub.shipped import find_table
 from .assumed import assumed_table
 from .auto import AutoSchedule
 from .calibration import CalibrationTable
@@ -47,7 +50,7 @@ def make_schedule(config: SpeculationConfig, drafter: Drafter, companion_model: 
         )
     if config.verify_length == "auto":
         return _auto(config, drafter, companion_model, call)
-    table = _table(config.calibration)
+    table = _table(config, drafter, companion_model, call)
     companion, prices = _beside(config, table, min(wanted, LONGEST), drafter, companion_model, call)
     stops = config.draft_length == "goodput"
     if stops:
@@ -61,7 +64,8 @@ def make_schedule(config: SpeculationConfig, drafter: Drafter, companion_model: 
 def _auto(config: SpeculationConfig, drafter: Drafter, companion_model: Any, call: DraftingCall) -> AutoSchedule:
     """`auto`: with a calibration, given or assumed, it leaves the steps that draft to goodput."""
     longest = min(config.num_draft_tokens or AUTO_LONGEST, LONGEST)
-    table = assumed_table(drafter.signals) if config.calibration is None else _table(config.calibration)
+    given = config.calibration is not None
+    table = _table(config, drafter, companion_model, call) if given else assumed_table(drafter.signals)
     if table is None:
         return AutoSchedule(CallCosts(_costs(config.costs, call, drafter, None), longest))
     companion, prices = _beside(config, table, longest, drafter, companion_model, call)
@@ -94,15 +98,23 @@ def _beside(
     return None if needed is None else Companion(needed, call), CallCosts(costs, longest)
 
 
-def _table(calibration: Any) -> CalibrationTable:
-    if isinstance(calibration, CalibrationTable):
-        return calibration
-    if isinstance(calibration, (str, Path)):
-        return CalibrationTable.from_pretrained(calibration)
-    raise ValueError(
-        f"calibration={calibration!r}: 'goodput' predicts acceptance from one; allowed: a CalibrationTable, or the "
-        "folder of one (hf_specverify.calibrate makes them)"
-    )
+def _table(config: SpeculationConfig, drafter: Drafter, companion_model: Any, call: DraftingCall) -> CalibrationTable:
+    """The calibration, if it is of these models."""
+    models = {"target": call.target, "draft": getattr(drafter, "model", None)}
+    if companion_model is not None:
+        models["companion"] = companion_model
+    tokenizers = dict(zip(("target", "draft"), call.tokenizers, strict=True))
+    table = config.calibration
+    if isinstance(table, str | PathLike):
+        table = find_table(table, models, tokenizers)
+    if not isinstance(table, CalibrationTable):
+        raise ValueError(
+            f"calibration={table!r}: 'goodput' predicts acceptance from one; allowed: a CalibrationTable, the folder "
+            "of one (hf_specverify.calibrate makes them), user/name on the Hub, or the name of one that comes with the "
+            "library (specverify tables)"
+        )
+    check_models(table, models, tokenizers)
+    return table
 
 
 def _check_signals(table: CalibrationTable, drafter: Drafter, companion_model: Any) -> None:

@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..hub.origin import Origin
 from .binning import cell_indices, count, default_bins, make_edges
 from .held_out import held_out
 from .information import InformationTable, information_table, most_telling
 from .isotonic import SIGNS, monotone, shrunken
 from .quality import CalibrationError, Reliability, calibration_error, reliability
 from .samples import Names, Samples, check_names
+
+if TYPE_CHECKING:
+    from .cost import CostModel
 from .signals import Direction, directions_of
 
 
@@ -32,9 +36,10 @@ class CalibrationTable:
         number: (K_1, …) int64, the samples of each cell.
         outcome, squares: float64, the sums of their outcomes, and of the squares.
         directions: how the prediction may change with each signal.
-        metadata: what the caller noted: ids, revisions, settings; JSON values.
+        metadata: what the caller noted; JSON values.
         samples: every single sample, from which held-out figures are computed; not saved, None in a loaded table.
         sets: the signal sets for `information_gain`; empty means every one of up to three signals.
+        origin: the models it is of, and how it was made; what is None there is not known, and not checked.
     """
 
     names: Names
@@ -46,6 +51,7 @@ class CalibrationTable:
     metadata: dict[str, Any] = field(default_factory=dict)
     samples: Samples | None = None
     sets: tuple[Names, ...] = ()
+    origin: Origin = field(default_factory=Origin)
 
     @classmethod
     def fit(
@@ -59,6 +65,7 @@ class CalibrationTable:
         monotone: Mapping[str, Direction] | str | None = "auto",
         edges: Mapping[str, Tensor] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        origin: Origin | None = None,
     ) -> CalibrationTable:
         """Count samples.
 
@@ -75,6 +82,7 @@ class CalibrationTable:
             edges: the inner edges of another table, which this one is then to be added to; their names are the
                 table's set.
             metadata: kept as it is.
+            origin: the models and settings that the samples are from.
 
         Raises:
             ValueError: naming the argument that is not as described.
@@ -95,7 +103,7 @@ class CalibrationTable:
                 raise ValueError(f"bins must be at least 1, got {bins}")
             chosen = {name: make_edges(name, samples.signals[name], width) for name in names}
         counts = count(names, chosen, samples.signals, samples.outcome)
-        return cls(names, chosen, *counts, directions, dict(metadata or {}), samples, checked)
+        return cls(names, chosen, *counts, directions, dict(metadata or {}), samples, checked, origin or Origin())
 
     @cached_property
     def probabilities(self) -> Tensor:
@@ -142,10 +150,13 @@ class CalibrationTable:
             return self
         number, outcome, squares = (part.sum(dim=axes) for part in (self.number, self.outcome, self.squares))
         edges = {name: self.edges[name] for name in kept}
-        return CalibrationTable(kept, edges, number, outcome, squares, self.directions, self.metadata)
+        origin = replace(self.origin, figures=None)
+        return CalibrationTable(kept, edges, number, outcome, squares, self.directions, self.metadata, origin=origin)
 
     def __add__(self, other: CalibrationTable) -> CalibrationTable:
-        """Merge the counts of two tables; their groups are taken for different ones. Metadata stays where it is equal.
+        """Merge the counts of two tables; their groups are taken for different ones.
+
+        Of metadata and origin, what is equal stays.
 
         Raises:
             ValueError: naming the field in which they differ.
@@ -168,6 +179,7 @@ class CalibrationTable:
             squares=self.squares + other.squares,
             metadata=same,
             samples=samples,
+            origin=replace(self.origin.common(other.origin), figures=None),
         )
 
     def information_gain(self) -> InformationTable:
@@ -201,19 +213,64 @@ class CalibrationTable:
 
         return plot_reliability(self.reliability(bins), self.names, path)
 
-    def save_pretrained(self, folder: str | PathLike[str]) -> None:
-        """Write `calibration.safetensors` and `calibration.json`; samples are left out."""
-        from .calibration_files import save_table
+    def save_pretrained(
+        self, folder: str | PathLike[str], *, costs: CostModel | None = None, plots: bool = False
+    ) -> None:
+        """Write the folder that `from_pretrained` reads and the Hub takes; the single samples are left out.
 
-        save_table(self, folder)
+        Data (`calibration.safetensors`, `calibration.json`), a card unless someone else's is there, and
+        `custom_generate/` for `generate(custom_generate=folder, trust_remote_code=True, assistant_model=…)`.
+
+        Args:
+            folder: made if need be.
+            costs: measured costs, written as `cost_table.json`.
+            plots: draw the reliability too, where matplotlib is installed.
+        """
+        from ..hub.artefact import write_artefact
+
+        write_artefact(self, folder, costs=costs, plots=plots)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        costs: CostModel | None = None,
+        private: bool | None = None,
+        revision: str | None = None,
+        token: str | None = None,
+    ) -> str:
+        """Write the same folder, with plots where matplotlib is installed, to a repository on the Hub.
+
+        Args:
+            repo_id: "user/name", or a name of one's own; the repository is made if it isn't there.
+            costs: measured costs to go with it.
+            private: whether a new repository is private; None is the account's default.
+            revision: a branch, made if it isn't there; None is the main one.
+            token: of the Hub; None is the one that is logged in.
+
+        Returns:
+            The commit, which `from_pretrained` takes as revision.
+
+        Raises:
+            ValueError: for a name that the Hub can't have.
+            OSError: if the Hub refuses; the message says why.
+        """
+        from ..hub.artefact import push_table
+
+        return push_table(self, repo_id, costs=costs, private=private, revision=revision, token=token)
 
     @classmethod
     def from_pretrained(cls, id_or_folder: str | PathLike[str], revision: str | None = None) -> CalibrationTable:
-        """Read a table from a local folder.
+        """Read a table from a folder, or from a repository on the Hub. Files are data: no code of theirs is run.
+
+        Args:
+            id_or_folder: a folder, or "user/name".
+            revision: branch, tag or commit on the Hub; None is the main branch.
 
         Raises:
-            ValueError: if `id_or_folder` is no folder, `revision` is given, or a file is not as `save_pretrained`
-                writes it; the message names the field.
+            ValueError: if there is no such folder and it can't be a name on the Hub, if a folder is given a `revision`,
+                or if a file is not as `save_pretrained` writes it; the message names the field.
+            OSError: if the Hub does not give it; the message says why.
         """
         from .calibration_files import load_table
 

@@ -11,27 +11,31 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ..hub.names import RECORD, TENSORS
+from ..hub.origin import FIELDS as ORIGIN
+from ..hub.origin import Origin
+from ..hub.transfer import download
 from .binning import UNIT
 from .calibration import CalibrationTable
 from .isotonic import SIGNS
 from .samples import MOST_SIGNALS, NAME, Names
 from .strict_json import read_object, write_object
 
-SCHEMA_VERSION = 1
-TENSORS, RECORD = "calibration.safetensors", "calibration.json"
+SCHEMA_VERSION = 2
 MOST_CELLS = 1 << 18
 LARGEST_FILE = 1 << 23  # bytes: three numbers of 8 for every cell, and the edges
 MOST_SAMPLES = 1 << 40  # of a cell
-_FIELDS = ("schema_version", "signals", "monotone", "n", "metadata")
+_FIELDS = ("schema_version", "signals", "monotone", "n", *ORIGIN, "metadata")
 _COUNTS = {"number": torch.int64, "outcome": torch.float64, "squares": torch.float64}
 
 
 def save_table(table: CalibrationTable, folder: str | PathLike[str]) -> None:
-    """Write a table into a folder, which is made if need be.
+    """Write the data of a table into a folder, which is made if need be.
 
     Raises:
-        ValueError: if its metadata are no JSON values.
+        ValueError: if its metadata are no JSON values, or its origin has a field that could not be read again.
     """
+    Origin.from_record(table.origin.to_record())
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     record = {
@@ -39,6 +43,7 @@ def save_table(table: CalibrationTable, folder: str | PathLike[str]) -> None:
         "signals": list(table.names),
         "monotone": {name: table.directions[name] for name in table.names},
         "n": int(table.number.sum()),
+        **table.origin.to_record(),
         "metadata": table.metadata,
     }
     write_object(path / RECORD, record)
@@ -50,10 +55,21 @@ def save_table(table: CalibrationTable, folder: str | PathLike[str]) -> None:
 def load_table(id_or_folder: str | PathLike[str], revision: str | None = None) -> CalibrationTable:
     """Read what `save_table` wrote; see `CalibrationTable.from_pretrained`."""
     path = Path(id_or_folder)
-    if not path.is_dir():
-        raise ValueError(f"id_or_folder must be a local folder, got {str(id_or_folder)!r}")
-    if revision is not None:
-        raise ValueError(f"revision must be None for a local folder, got {revision!r}")
+    if path.is_dir():
+        if revision is not None:
+            raise ValueError(f"revision must be None for a local folder, got {revision!r}")
+        return read_table(path)
+    if not isinstance(id_or_folder, str):
+        raise ValueError(f"id_or_folder must be a folder that is there, got {str(id_or_folder)!r}")
+    return read_table(download(id_or_folder, revision))
+
+
+def read_table(path: Path) -> CalibrationTable:
+    """Read a folder.
+
+    Raises:
+        ValueError: naming the field that is not as `save_table` writes it.
+    """
     record = read_object(path / RECORD, _FIELDS)
     names = _checked_record(record)
     tensors = _read_tensors(path / TENSORS, names)
@@ -62,7 +78,16 @@ def load_table(id_or_folder: str | PathLike[str], revision: str | None = None) -
         _check_edges(name, values)
     _check_counts(tensors, tuple(len(values) + 1 for values in edges.values()), record["n"])
     number, outcome, squares = (tensors[name] for name in _COUNTS)
-    return CalibrationTable(names, edges, number, outcome, squares, record["monotone"], record["metadata"])
+    return CalibrationTable(
+        names,
+        edges,
+        number,
+        outcome,
+        squares,
+        record["monotone"],
+        record["metadata"],
+        origin=Origin.from_record(record),
+    )
 
 
 def _checked_record(record: dict[str, Any]) -> Names:
@@ -85,6 +110,8 @@ def _checked_record(record: dict[str, Any]) -> Names:
 
 def _read_tensors(path: Path, names: Names) -> dict[str, Tensor]:
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no file")
         size = path.stat().st_size
         if size > LARGEST_FILE:
             raise ValueError(f"it has {size} bytes; allowed are up to {LARGEST_FILE}")

@@ -32,6 +32,17 @@ def save_costs(costs: CostModel, path: str | PathLike[str]) -> None:
 
 def load_costs(path: str | PathLike[str], models: Mapping[str, Any]) -> CostModel:
     """Read costs, and compare their fingerprint with what is here; see `CostModel.load`."""
+    costs = read_costs(path)
+    _compare(costs.fingerprint, Fingerprint.of(models))
+    return costs
+
+
+def read_costs(path: str | PathLike[str]) -> CostModel:
+    """Read costs, of whatever machine and models they are.
+
+    Raises:
+        ValueError: naming a damaged field.
+    """
     data = read_object(Path(path), _FIELDS)
     if type(data["schema_version"]) is not int or data["schema_version"] != SCHEMA_VERSION:
         raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {data['schema_version']!r}")
@@ -43,9 +54,7 @@ def load_costs(path: str | PathLike[str], models: Mapping[str, Any]) -> CostMode
     if not isinstance(data["points"], list):
         raise ValueError(f"points must be a list, got {data['points']!r}")
     points = [_point(place, values) for place, values in enumerate(data["points"])]
-    costs = CostModel(points, Fingerprint(data["machine"], data["models"]))
-    _compare(costs.fingerprint, Fingerprint.of(models))
-    return costs
+    return CostModel(points, Fingerprint(data["machine"], data["models"]))
 
 
 def _point(place: int, values: Any) -> Point:

@@ -17,6 +17,8 @@ def read_object(path: Path, required: Iterable[str]) -> dict[str, Any]:
         ValueError: naming the file, and the field that is unknown, missing or not finite.
     """
     try:
+        if path.exists() and not path.is_file():  # a device would have no end
+            raise ValueError("it is no file")
         size = path.stat().st_size
         if size > LARGEST:
             raise ValueError(f"{path.name} has {size} bytes; allowed are up to {LARGEST}")

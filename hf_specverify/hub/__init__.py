@@ -1,0 +1,1 @@
+"""Calibrations as artefacts: folders and Hub repositories that say which models they are of."""

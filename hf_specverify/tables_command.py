@@ -1,0 +1,86 @@
+"""The command `specverify tables`."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .benchmark.environment import load_model
+from .benchmark.settings import LOOKUP
+from .hub.comparing import compare_models
+from .hub.shipped import ShippedTable, shipped_tables
+
+
+def tables_command(
+    target: Annotated[str | None, typer.Option(help="Target model: Hub id or folder.")] = None,
+    draft: Annotated[str | None, typer.Option(help="Draft model: Hub id or folder, or 'lookup'.")] = None,
+    companion: Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
+    draft_quantization: Annotated[
+        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
+    ] = "none",
+    companion_quantization: Annotated[
+        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
+    ] = "none",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only names, of those that fit.")] = False,
+) -> None:
+    """List the calibrations that come with the library, and which of them fit given models.
+
+    Their names go into generate(calibration="name"), whole or the last part.
+
+    For example:
+
+      specverify tables
+
+      specverify tables --target Qwen/Qwen2.5-1.5B-Instruct --draft Qwen/Qwen2.5-0.5B-Instruct
+    """
+    given = {"target": (target, "none"), "draft": (draft, draft_quantization)}
+    given["companion"] = (companion, companion_quantization)
+    models = {
+        role: None if name == LOOKUP else load_model(name, dtype, how)
+        for role, (name, how) in given.items()
+        if name is not None
+    }
+    rows = [_row(shipped, models) for shipped in shipped_tables()]
+    if json:
+        print(json_module.dumps(rows, indent=2))
+    elif quiet:
+        print(*(row["name"] for row in rows if row["fits"] is not False), sep="\n")
+    else:
+        _show(rows, Console())
+
+
+def _row(shipped: ShippedTable, models: Mapping[str, Any]) -> dict[str, Any]:
+    table = shipped.table
+    figures = table.origin.figures
+    row: dict[str, Any] = {"name": shipped.name, "signals": list(table.names), "positions": int(table.number.sum())}
+    row |= {"models": {role: identity.label for role, identity in table.origin.models.items()}}
+    row |= {"auc": None if figures is None else figures.auc, "fits": None, "reason": None}
+    if models:
+        try:
+            notes = compare_models(table, models)
+        except ValueError as error:
+            return row | {"fits": False, "reason": str(error)}
+        return row | {"fits": True, "reason": "; ".join(notes) or None}
+    return row
+
+
+def _show(rows: list[dict[str, Any]], console: Console) -> None:
+    if not rows:
+        console.print("No calibrations come with this installation; `specverify calibrate` makes one.")
+        return
+    shown = Table("name", "target", "draft", "companion", "signals", "positions", "AUC", "fits", "because")
+    for row in rows:
+        models = [escape(row["models"].get(role, "–")) for role in ("target", "draft", "companion")]
+        auc = "–" if row["auc"] is None else f"{row['auc']:.3f}"
+        fits = {None: "–", True: "yes", False: "no"}[row["fits"]]
+        signals, reason = ", ".join(row["signals"]), escape(row["reason"] or "")
+        shown.add_row(escape(row["name"]), *models, signals, str(row["positions"]), auc, fits, reason)
+    console.print(shown)

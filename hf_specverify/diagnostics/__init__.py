@@ -1,8 +1,7 @@
-"""What a decoding did to the output, in numbers."""
+"""What a decoding did to the output, in numbers, and what a lossy rule is to be compared with."""
 
-from .diagnosing import diagnose, num_calls
-from .diagnosis import Diagnosis
 from .divergence import Divergence, first_divergence
-from .samples import DiagnosisSamples
+from .matched import matched_baseline
+from .matched_sampling import MatchedSampling
 
-__all__ = ["Diagnosis", "DiagnosisSamples", "Divergence", "diagnose", "first_divergence", "num_calls"]
+__all__ = ["Divergence", "MatchedSampling", "first_divergence", "matched_baseline"]

@@ -63,8 +63,9 @@ def write_card(
         "",
         f'companion = AutoModelForCausalLM.from_pretrained("{name}")',
         "sv.enable(target)",
-        "target.generate(**inputs, assistant_model=draft, companion_model=companion,",
-        '                verify_length="goodput", calibration="FOLDER")  # of `specverify calibrate`',
+        "target.generate(",
+        '    **inputs, assistant_model=draft, companion_model=companion, verify_length="goodput", calibration="FOLDER"',
+        ")  # of `specverify calibrate`",
         "```",
         "",
     ]

@@ -3,7 +3,7 @@
 from .calibrating import calibrate
 from .companions import CompanionReport, cut_layers, make_companion
 from .config import SpeculationConfig
-from .diagnostics import first_divergence
+from .diagnostics import Diagnosis, DiagnosisSamples, diagnose, first_divergence
 from .drafting import Drafter, DraftModel, PromptLookup
 from .drafting.trimmed import trim_vocabulary
 from .integration import SpeculativeDecoding, SpeculativeOutput, disable, enable, enabled
@@ -14,6 +14,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CompanionReport",
+    "Diagnosis",
+    "DiagnosisSamples",
     "DraftModel",
     "Drafter",
     "PromptLookup",
@@ -23,6 +25,7 @@ __all__ = [
     "SpeculativeOutput",
     "calibrate",
     "cut_layers",
+    "diagnose",
     "disable",
     "enable",
     "enabled",

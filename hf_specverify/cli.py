@@ -1,4 +1,4 @@
-"""The command line: `specverify demo | bench | calibrate | profile | explain | companion | push | tables`.
+"""The command line: `specverify demo | bench | calibrate | profile | explain | companion | diagnose | push | tables`.
 
 Nothing heavy is imported here, so that `--help` and mistakes are answered at once; each command imports what it runs.
 """
@@ -159,6 +159,12 @@ _hand_on(
     "hf_specverify.companion_command",
     "companion_command",
     "Make a quantised or shortened companion of a draft, with its model card",
+)
+_hand_on(
+    "diagnose",
+    "hf_specverify.diagnose_command",
+    "diagnose_command",
+    "Measure what a lossy rule does to law, text, scores and speed",
 )
 _hand_on("push", "hf_specverify.push_command", "push_command", "Put a calibration on the Hub")
 _hand_on(

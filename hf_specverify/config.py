@@ -43,7 +43,7 @@ class SpeculationConfig:
     to pay, by a calibration of the draft's own signals."""
 
     calibration: Any = None
-    """A `CalibrationTable`, or the folder of one: predicts acceptance for `goodput`."""
+    """Predicts acceptance: a `CalibrationTable`, its folder, `user/name` on the Hub, or the name of a shipped one."""
 
     online_calibration: bool = False
     """Let the calibration follow what is accepted in this call; it is the prior."""

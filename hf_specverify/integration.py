@@ -298,6 +298,8 @@ class _Generate:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         base = self.before or types.MethodType(type(self.model).generate, self.model)
         given = dict(zip(inspect.signature(base).parameters, args, strict=False)) | kwargs
+        if isinstance(given.get("custom_generate"), str):  # a repository's own generation, which may be ours
+            return base(*args, **kwargs)
         if given.get("assistant_model") is not None:
             return base(**_with_strategy(self.model, given))
         _refuse_without_assistant(given)

@@ -171,6 +171,18 @@ def test_draft_with_another_padding_of_the_head(target: Any) -> None:
     assert float(law[:, 50:].sum()) == 0
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bloom"])
+def test_padding_does_not_change_the_drafts_law(family: str) -> None:
+    """With relative positions, absolute ones, and those that follow from the mask."""
+    model, inputs = make_model(family, attention="eager" if family == "bloom" else "sdpa"), prompts()
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    longer = torch.cat([ids, torch.tensor([[5, 7], [9, 4], [3, 8]])], dim=1)
+    law = MatchedMixture(lossy_rule("lenience"), model, attention_mask=mask).draft_law(longer, 64)
+    for row, text in enumerate(longer):
+        expected = alone(model, text[int((mask[row] == 0).sum()) :])[-1].softmax(-1)
+        torch.testing.assert_close(law[row], expected, rtol=0, atol=1e-5)
+
+
 def test_several_answers_per_prompt(target: Any, draft: Any) -> None:
     inputs = prompts()
     output = target.generate(

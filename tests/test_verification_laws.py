@@ -13,7 +13,7 @@ from hf_specverify.verification import Verifier, get_verifier, optimal_acceptanc
 INFOS = verifiers()
 LOSSLESS = [name for name, info in INFOS.items() if info.lossless]
 ON_PATHS = [name for name, info in INFOS.items() if info.structure != "chain"]
-BATCHED = [name for name in INFOS if type(get_verifier(name)).verify_batch is not Verifier.verify_batch]
+BATCHED = [name for name in LOSSLESS if type(get_verifier(name)).verify_batch is not Verifier.verify_batch]
 
 
 @pytest.mark.parametrize("name", LOSSLESS)

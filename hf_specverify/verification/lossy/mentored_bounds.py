@@ -31,7 +31,7 @@ def mentored_bounds(p: Tensor, q: Tensor, divergence: float) -> tuple[Tensor, Te
         middle = (low + high) / 2
         allowed = ranked.clamped(middle.exp())[1] <= divergence
         low, high = torch.where(allowed, low, middle), torch.where(allowed, middle, high)
-    alpha = torch.where(ranked.clamped(smallest)[1] <= divergence, smallest, high.exp())
+    alpha = high.exp()
     shape = (*p.shape[:-1], 1)
     return alpha.to(p.dtype).reshape(shape), ranked.clamped(alpha)[0].to(p.dtype).reshape(shape)
 

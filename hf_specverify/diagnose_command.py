@@ -1,0 +1,155 @@
+"""The command `specverify diagnose`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from transformers import AutoTokenizer
+
+from .benchmark.environment import describe_environment, load_model
+from .benchmark.prompts import read_prompts, select_evenly, sha256_of_file
+from .benchmark.runs import neutral_generation, pad_token_id
+from .diagnostics import Diagnosis, DiagnosisSamples, diagnose, num_calls
+from .diagnostics.report_tables import ARM_LABELS
+from .diagnostics.tasks import TASK_KINDS, read_tasks
+from .drafting import PromptLookup
+
+
+def diagnose_command(
+    target: Annotated[str, typer.Option(help="Target model: Hub id or folder.")],
+    prompts: Annotated[Path, typer.Option(help="Prompt file: .txt, or .jsonl (prompt, turns or question).")],
+    out: Annotated[Path, typer.Option(help="Folder of the report; an interrupted run is continued.")],
+    draft: Annotated[str, typer.Option(help="Draft model: Hub id or folder, or 'lookup'.")] = "lookup",
+    rule: Annotated[str, typer.Option(help="Name of a lossy rule.")] = "lenience",
+    option: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE: a parameter of the rule, such as leniency=0.3; repeatable.")
+    ] = None,
+    matched: Annotated[
+        bool, typer.Option(help="Also sample the matched baseline (slow but for typical and min_p).")
+    ] = True,
+    task: Annotated[str | None, typer.Option(help=f"What answers are scored by: {', '.join(TASK_KINDS)}.")] = None,
+    execute_generated_code: Annotated[
+        bool, typer.Option("--execute-generated-code", help="Needed for humaneval: runs what the models write.")
+    ] = False,
+    template: Annotated[str, typer.Option(help="What is asked; {prompt} stands for the prompt.")] = "{prompt}",
+    num_prompts: Annotated[int, typer.Option(min=1, help="Prompts used, evenly spaced over the file.")] = 32,
+    repeats: Annotated[int, typer.Option(min=1, help="Answers to each prompt.")] = 1,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Limit of new tokens per row.")] = 128,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows per call.")] = 1,
+    num_draft_tokens: Annotated[int | None, typer.Option(min=1, help="Draft tokens per step.")] = None,
+    temperature: Annotated[float, typer.Option(help="Above 0.")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="Most likely tokens kept; 0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Probability kept.")] = 1.0,
+    draft_temperature: Annotated[float | None, typer.Option(help="Of drafts; by default the target's.")] = None,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
+    draft_quantization: Annotated[
+        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
+    ] = "none",
+    lookup_ngram: Annotated[int, typer.Option(min=1, help="Longest n-gram that 'lookup' matches.")] = 2,
+    seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no table.")] = False,
+) -> None:
+    """Measure what a lossy rule does to law, text, task scores and speed, beside target, matched baseline and lossless.
+
+    The models' own generation settings (penalties, top-k …) are put aside, for all ways of generating alike.
+    """
+    options = parse_options(option or ())
+    if temperature <= 0:
+        raise ValueError(f"temperature={temperature}: a lossy rule changes sampling; allowed are numbers above 0")
+    texts = read_prompts(prompts)
+    chosen = select_evenly(num_prompts, len(texts))
+    tasks = None if task is None else read_tasks(prompts, task, chosen, allow_execution=execute_generated_code)
+    _check_template(template)
+    model = load_model(target, dtype)
+    drafter = PromptLookup(lookup_ngram) if draft == "lookup" else load_model(draft, dtype, draft_quantization)
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    out.mkdir(parents=True, exist_ok=True)
+    metadata = {
+        "draft_quantization": draft_quantization if draft != "lookup" else None,
+        "template": template,
+        "prompt_file": prompts.name,
+        "prompt_file_sha256": sha256_of_file(prompts),
+        **describe_environment(model.device),
+    }
+    models = [model] if draft == "lookup" else [model, drafter]
+    with neutral_generation(models, pad_token_id(model, tokenizer)):
+        found = _run(
+            out / "samples.json",
+            num_calls(-(-num_prompts // batch_size), repeats, matched),
+            quiet,
+            target=model,
+            draft=drafter,
+            prompts=[template.replace("{prompt}", texts[index]) for index in chosen],
+            rule=rule,
+            options=options,
+            tokenizer=tokenizer,
+            batch_size=batch_size,
+            tasks=tasks,
+            matched=matched,
+            repeats=repeats,
+            seed=seed,
+            max_new_tokens=max_new_tokens,
+            num_draft_tokens=num_draft_tokens,
+            draft_temperature=draft_temperature,
+            metadata=metadata,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+        )
+    found.save(out)
+    if not quiet:
+        show(found, Console())
+
+
+def _run(path: Path, total: int, quiet: bool, **arguments: Any) -> Diagnosis:
+    """Diagnose with a progress bar; samples are kept in a file, and those that it holds are not made again."""
+    samples = DiagnosisSamples.load(path) if path.exists() else DiagnosisSamples()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=quiet) as progress:
+        task = progress.add_task("calls", total=total, completed=len(samples.runs))
+
+        def on_batch(found: DiagnosisSamples) -> None:
+            found.save(path)
+            progress.update(task, completed=len(found.runs))
+
+        return diagnose(samples=samples, on_batch=on_batch, **arguments)
+
+
+def parse_options(given: list[str] | tuple[str, ...]) -> dict[str, Any]:
+    """Parameters of a rule from NAME=VALUE; a value that is no JSON is a text.
+
+    Raises:
+        ValueError: naming the one that has another form, or that is given twice.
+    """
+    found: dict[str, Any] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not (name and equals and value) or name in found:
+            raise ValueError(f"option={item!r}: allowed is NAME=VALUE, each name once")
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = value
+    return found
+
+
+def _check_template(template: str) -> None:
+    if "{prompt}" not in template:
+        raise ValueError(f"template={template!r} does not ask; allowed: a text with {{prompt}} in it")
+
+
+def show(found: Diagnosis, console: Console) -> None:
+    """Print the table of the ways of generating."""
+    shown = Table("figure", *(ARM_LABELS[arm] for arm in found.arms), title=f"Diagnosis of {found.settings['rule']}")
+    for figure in found.figures:
+        shown.add_row(figure.label, *(str(found.table[arm][figure.name]) for arm in found.arms))
+    console.print(shown)
+    for name in ("tv", "tv_matched"):
+        if name in found.laws:
+            console.print(f"{name}: {found.laws[name].drafted} over drafted positions")

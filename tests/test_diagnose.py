@@ -10,6 +10,7 @@ from tokenizing import byte_tokenizer
 
 import hf_specverify as sv
 from hf_specverify.diagnostics import num_calls
+from hf_specverify.diagnostics.arms import Comparison
 from hf_specverify.diagnostics.tasks import MathAnswer, Summary
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is lossy")
@@ -75,11 +76,35 @@ def test_tasks_are_scored_by_prompt(found):
     assert found.table["rule"]["score_gsm8k"].value in (0, 0.5, 1)
 
 
-def test_a_perfect_answer_gets_a_full_score(models):
-    first = run(models, ["one"], max_new_tokens=8)
-    words = [s.text for s in first.sequences("rule")]
-    again = run(models, ["one"], max_new_tokens=8, tasks=[Summary(words[0] + " x")])
-    assert 0 < again.table["rule"]["score_rouge_l"].value <= 1
+class Vowels:
+    """A task of one's own."""
+
+    name = "vowels"
+
+    def score(self, text):
+        return sum(letter in "aeiou" for letter in text) / max(len(text), 1)
+
+
+class Always:
+    name = "always"
+
+    def score(self, text):
+        return 1.0
+
+
+def test_a_task_sees_the_text_of_its_own_prompt(models):
+    found = run(models, tasks=[Vowels(), Always(), None])
+    first, *_ = (sequence for sequence in found.sequences("rule") if sequence.prompt == 0)
+    assert first.score == Vowels().score(first.text)
+    assert found.table["rule"]["score_vowels"].value == first.score < 1
+    assert found.table["rule"]["score_always"].value == 1
+
+
+def test_rows_share_the_seconds_of_their_call(models, monkeypatch):
+    generate = Comparison.generate
+    monkeypatch.setattr(Comparison, "generate", lambda *given: replace(generate(*given), seconds=6.0))
+    found = run(models, matched=False)
+    assert [sequence.seconds for sequence in found.sequences("target")] == [3.0, 3.0, 6.0]
 
 
 def test_laws_have_their_sum_and_their_entropy(found):

@@ -82,6 +82,7 @@ def test_repetition_counts_grams_of_four():
         ([1, 2, 3, 4, 5, 6] * 2, None),
         (list(range(64)) * 3, 64),
         (list(range(65)) * 3, None),
+        (list(range(20)) * 2, None),
         ([], None),
     ],
 )

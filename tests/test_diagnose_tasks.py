@@ -41,6 +41,7 @@ def test_rouge_l():
     assert rouge_l("the cat lay on the mat", "The cat sat on the mat.") == pytest.approx(10 / 12)
     assert rouge_l("police killed the gunman", "police kill the gunman") == pytest.approx(0.75)
     assert rouge_l("the gunman police killed", "police killed the gunman") == pytest.approx(0.5)
+    assert rouge_l("the cat", "the cat sat on the mat") == pytest.approx(4 / 8)
     assert Summary("a b").score("a b") == 1
     assert Summary("a b").score("c") == Summary("a b").score("") == 0
     assert longest_common("ABCBDAB", "BDCABA") == 4

@@ -188,7 +188,7 @@ def _sample(
         distinct_1=distinct_share(tokens, 1),
         distinct_2=distinct_share(tokens, 2),
         repetition=repetition(tokens),
-        seconds=generated.seconds,
+        seconds=generated.seconds / len(generated.new),
         passes=len(tokens) if work is None else work.passes,
         verified=0 if work is None else work.verified,
         accepted=0 if work is None else work.accepted,

@@ -76,6 +76,18 @@ def test_tasks_are_scored_by_prompt(found):
     assert found.table["rule"]["score_gsm8k"].value in (0, 0.5, 1)
 
 
+def test_each_way_is_what_it_is_called(models):
+    """λ = 0 accepts all drafts, lossless speculation does not; min-p with a base of 1 leaves the best token only."""
+    found = run(models, rule="collaborative", options={"weight": 0.0}, matched=False)
+    assert found.table["rule"]["acceptance"].value == 1 > found.table["lossless"]["acceptance"].value
+    found = run(models, ["one"], rule="min_p", options={"p_base": 1.0})
+    ids = torch.tensor([byte_tokenizer()("one")["input_ids"]])
+    greedy = models[0].generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24)
+    text = byte_tokenizer().decode(greedy[0, ids.shape[1] :], skip_special_tokens=True)
+    assert [sequence.text for sequence in found.sequences("matched")] == [text]
+    assert [sequence.text for sequence in found.sequences("target")] != [text]
+
+
 class Vowels:
     """A task of one's own."""
 
@@ -272,3 +284,8 @@ def test_lookup_has_a_matched_truncation_but_no_matched_mixture():
 def test_what_is_refused(models, options, error, message):
     with pytest.raises(error, match=message):
         run(models, **options)
+
+
+def test_a_single_text_is_no_sequence(models):
+    with pytest.raises(ValueError, match="a sequence of at least one prompt"):
+        sv.diagnose(*models, "text", tokenizer=byte_tokenizer())

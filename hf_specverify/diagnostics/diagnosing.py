@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..benchmark.prompts import chat_encoder, encode_chunk
 from ..decoding.traits import input_device
 from .arms import ARMS, MATCHED, Comparison, Generated
 from .diagnosis import Diagnosis
+from .inputs import as_batches, check_arguments
 from .position_reading import PositionReading
 from .samples import ArmRun, DiagnosisSamples, SequenceSample, short_numbers
 from .settings import describe
@@ -81,9 +81,9 @@ def diagnose(
         max_new_tokens,
         dict(generate_options),
     )
-    batches = _batches(prompts, tokenizer, batch_size, comparison)
+    batches = as_batches(prompts, tokenizer, batch_size, comparison)
     arms = [arm for arm in ARMS if matched or arm != MATCHED]
-    _check(tasks, tokenizer, repeats, max_new_tokens, batches)
+    check_arguments(tasks, tokenizer, repeats, max_new_tokens, batches)
     if matched and not comparison.has_matched_baseline:
         raise ValueError(f"matched=True: the baseline of rule={rule!r} needs a draft model; allowed is matched=False")
     found = DiagnosisSamples() if samples is None else samples
@@ -108,46 +108,6 @@ def diagnose(
 def num_calls(batches: int, repeats: int = 1, matched: bool = True) -> int:
     """How many calls of `generate` a diagnosis measures."""
     return batches * repeats * (len(ARMS) - (not matched))
-
-
-def _batches(
-    prompts: Sequence[str] | Iterable[Mapping[str, Tensor]], tokenizer: Any, batch_size: int, comparison: Comparison
-) -> list[Mapping[str, Tensor]]:
-    given = list(prompts)
-    if not given:
-        raise ValueError("prompts holds nothing; allowed: at least one prompt")
-    texts = [item for item in given if isinstance(item, str)]
-    batches = [item for item in given if isinstance(item, Mapping)]
-    if len(batches) == len(given):
-        return batches
-    if len(texts) < len(given) or tokenizer is None:
-        raise TypeError("prompts: allowed are texts, all of them, with tokenizer=, or inputs of generate, all of them")
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size!r}: allowed are integers from 1")
-    pad = comparison.pad_token
-    pad = min(comparison.end_tokens, default=0) if pad is None else pad
-    device, encode = input_device(comparison.target), chat_encoder(tokenizer)
-    starts = range(0, len(texts), batch_size)
-    return [encode_chunk(encode, texts[start : start + batch_size], pad, device) for start in starts]
-
-
-def _check(
-    tasks: Sequence[Task | None] | None,
-    tokenizer: Any,
-    repeats: int,
-    max_new_tokens: int,
-    batches: Sequence[Mapping[str, Tensor]],
-) -> None:
-    for name, value in (("repeats", repeats), ("max_new_tokens", max_new_tokens)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}={value!r}: allowed are integers from 1")
-    if tasks is None:
-        return
-    prompts = sum(len(inputs["input_ids"]) for inputs in batches)
-    if len(tasks) != prompts:
-        raise ValueError(f"tasks has {len(tasks)} entries for {prompts} prompts; allowed: one (or None) for each")
-    if tokenizer is None:
-        raise ValueError("tokenizer=None: tasks are scored by the text; allowed is the target's tokenizer")
 
 
 def _sequences(

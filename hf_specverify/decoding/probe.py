@@ -48,9 +48,11 @@ def make_runner(model: Any, stopwatch: Stopwatch, phase: str, flags: OutputFlags
         ValueError: if none is; the message names the layer types.
     """
     traits = model_traits(model)
-    chosen = _CHOSEN.setdefault(model, {})
+    # Which layout is exact is a matter of the decoder, which a trimmed model shares with the whole one.
+    whole = getattr(model, "trimmed_from", model)
+    chosen = _CHOSEN.setdefault(whole, {})
     if traits.attention not in chosen:
-        chosen[traits.attention] = _choose(model, traits)
+        chosen[traits.attention] = _choose(whole, traits)
     layout = chosen[traits.attention]
     runner = layout.runner(model, traits, stopwatch, phase, flags)
     runner.takes_trees, runner.packs = layout.takes_trees, layout.packs

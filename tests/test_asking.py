@@ -151,7 +151,7 @@ def test_simulated_schedules_gain_from_what_signals_tell():
     blind = simulated(CalibrationTable.fit({"q": q}, torch.full((8000,), 0.8)), draft=0.1, slot=0.1)
     assert told["stop"] > 1.05 * told["fixed"]
     assert told["cut"] > 1.05 * blind["cut"]
-    assert blind["stop"] == pytest.approx(max(blind["fixed"], blind["stop"]), rel=0.05)
+    assert blind["stop"] > 0.95 * blind["fixed"], "nothing to stop by, and nothing lost"
     oracle_rates = simulated(oracle(), companion=0.01)
     assert oracle_rates["cut with companion"] > 1.03 * oracle_rates["cut"]
     assert simulated(oracle(), companion=3.0)["cut with companion"] < oracle_rates["cut"]

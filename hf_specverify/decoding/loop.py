@@ -14,7 +14,7 @@ from ..drafting.drafter import DraftSession
 from ..drafting.tree_batch import TreeBatch
 from ..report import StepRecord
 from ..scheduling.schedule import Schedule, StepOutcome
-from ..verification.base import BatchVerdict, Verifier, acceptance_probability
+from ..verification.base import BatchVerdict, Verifier
 from ..verification.draws import Draws
 from ..verification.greedy import verify_greedy, verify_greedy_trees
 from .paths import along, committed_tokens, follow, join, scoring_region
@@ -136,7 +136,9 @@ class SpeculativeLoop:
         if self.sampling:
             p = scores.softmax(dim=-1)
             verdict = self.verifier.verify_batch(drafts, p, self.draws)
-            return verdict, chain_acceptance(drafts, p) if wanted and isinstance(drafts, DraftBatch) else None
+            if not wanted or not isinstance(drafts, DraftBatch):
+                return verdict, None
+            return verdict, self.verifier.drafted_acceptance(drafts, p)
         best = scores.argmax(dim=-1)
         if isinstance(drafts, TreeBatch):
             return verify_greedy_trees(drafts, best), None
@@ -217,15 +219,6 @@ class SpeculativeLoop:
         if self.streamer is not None:
             for token in tokens[0, : counts[0]].cpu():
                 self.streamer.put(token[None])
-
-
-def chain_acceptance(drafts: DraftBatch, p: Tensor) -> Tensor:
-    """(B, L) the probability min(1, p/q) that each token is accepted by itself; without q, p of the token."""
-    tokens = drafts.tokens[..., None]
-    p_drafted = p[:, :-1].gather(2, tokens).squeeze(2)
-    if drafts.q is None:
-        return p_drafted
-    return acceptance_probability(p_drafted, drafts.q.gather(2, tokens).squeeze(2))
 
 
 def _first(stops: list[bool]) -> int:

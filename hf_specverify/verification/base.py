@@ -123,6 +123,22 @@ class Verifier(ABC):
         accepted = torch.tensor([len(verdict.path) for verdict in verdicts]).to(p.device)
         return BatchVerdict(accepted, torch.stack([verdict.next_token for verdict in verdicts]), path)
 
+    def drafted_acceptance(self, drafts: DraftBatch, p: Tensor) -> Tensor:
+        """(B, L) the probability that each drafted token is accepted by itself, from which schedules learn.
+
+        Anything beyond a row's length. Here min(1, p/q), that of token verification.
+        """
+        return token_acceptance(drafts, p)
+
+
+def token_acceptance(drafts: DraftBatch, p: Tensor) -> Tensor:
+    """(B, L) the probability min(1, p/q) that each drafted token is accepted by itself; without q, p of the token."""
+    tokens = drafts.tokens[..., None]
+    p_drafted = p[:, :-1].gather(2, tokens).squeeze(2)
+    if drafts.q is None:
+        return p_drafted
+    return acceptance_probability(p_drafted, drafts.q.gather(2, tokens).squeeze(2))
+
 
 def leading_run(flags: Tensor) -> Tensor:
     """Count the True entries before the first False one along the last dimension: (…, L) bool -> (…) long."""

@@ -12,30 +12,20 @@ import argparse
 from pathlib import Path
 
 import torch
+from fit_samples import load as load_samples
 
-from hf_specverify.calibrating import CalibrationSamples
-from hf_specverify.scheduling import SIGNALS, CalibrationTable
+from hf_specverify.scheduling import CalibrationTable
 from hf_specverify.scheduling.online import OnlineCalibration
 
 STRETCH, BLOCK = 200, 8
 
 
 def load(folder: Path, names: list[str]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    path = folder / "samples.safetensors"
-    if not path.exists():
-        raise SystemExit(f"{path}: there is none; allowed are folders that `specverify calibrate` wrote")
-    samples = CalibrationSamples.load(path, recorded(path))
+    samples = load_samples(folder)
     missing = [name for name in names if name not in samples.signals]
     if missing:
         raise SystemExit(f"--signals {missing}: not recorded in {folder}; allowed are {sorted(samples.signals)}")
     return {name: samples.signals[name] for name in names}, samples.outcome
-
-
-def recorded(path: Path) -> list[str]:
-    from safetensors import safe_open
-
-    with safe_open(str(path), framework="pt") as file:
-        return [name for name in SIGNALS if f"signals.{name}" in file.keys()]  # noqa: SIM118 - no mapping
 
 
 def main() -> None:

@@ -13,6 +13,9 @@ from tokenizing import byte_tokenizer
 
 from hf_specverify import verification
 from hf_specverify.calibrating import CalibrationSamples
+from hf_specverify.scheduling import CalibrationTable, CostModel
+from hf_specverify.scheduling.cost import Point
+from hf_specverify.scheduling.fingerprint import Fingerprint
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -29,6 +32,7 @@ def pair(tmp_path):
 
 def run(name, *arguments, monkeypatch):
     monkeypatch.setattr(sys, "argv", [name, *arguments])
+    monkeypatch.syspath_prepend(str(EXAMPLES))  # as the interpreter does for a script
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 
 
@@ -122,3 +126,52 @@ def test_domain_switch(tmp_path, monkeypatch, capsys):
     assert plot.stat().st_size > 1000
     with pytest.raises(SystemExit, match="not recorded"):
         run("domain_switch.py", *folders, "--signals", "A", monkeypatch=monkeypatch)
+
+
+def test_fit_samples(tmp_path, monkeypatch, capsys):
+    """Two folders in which acceptance is q; what is joined tells as much, and the table predicts it."""
+    generator = torch.Generator().manual_seed(0)
+    for name in ("chat", "code"):
+        samples, q = CalibrationSamples.empty(("q", "position")), torch.rand(3000, generator=generator)
+        samples.add(
+            {"q": q, "position": torch.ones(3000)}, (torch.rand(3000) < q).float(), torch.arange(3000) // 30, 100
+        )
+        (tmp_path / name).mkdir()
+        samples.save(tmp_path / name / "samples.safetensors")
+    folders, out = [str(tmp_path / name) for name in ("chat", "code")], tmp_path / "table"
+    run(
+        "fit_samples.py",
+        *folders,
+        "--signals",
+        "q",
+        "--compare",
+        "position",
+        "--out",
+        str(out),
+        monkeypatch=monkeypatch,
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("6000 positions")
+    assert float(lines[1].split()[1]) > 0.2 > float(lines[2].split()[1])
+    predicted = CalibrationTable.from_pretrained(out).predict({"q": torch.tensor([0.2, 0.8])})
+    assert predicted.tolist() == pytest.approx([0.2, 0.8], abs=0.06)
+    with pytest.raises(SystemExit, match="not recorded"):
+        run("fit_samples.py", *folders, "--signals", "A", monkeypatch=monkeypatch)
+    with pytest.raises(SystemExit, match="there is none"):
+        run("fit_samples.py", str(tmp_path), "--signals", "q", monkeypatch=monkeypatch)
+
+
+def test_companion_cost(tmp_path, monkeypatch, capsys):
+    """The cheaper the companion the better; what the drafter's signals bring alone does not depend on it."""
+    generator = torch.Generator().manual_seed(0)
+    length, c = torch.randint(1, 3, (4000,), generator=generator).float(), torch.rand(4000, generator=generator)
+    signals = {"match_length": length, "c": c}
+    table = CalibrationTable.fit(signals, (c > 0.4).float(), sets=[("match_length", "c")])
+    table.save_pretrained(tmp_path / "table")
+    points = [Point(role, 8, 8, n, 0.8 + 0.05 * n) for role in ("target", "companion") for n in (8, 64)]
+    CostModel(points, Fingerprint.of({})).save(tmp_path / "costs.json")
+    arguments = [str(tmp_path / "table"), str(tmp_path / "costs.json"), "--batch-size", "8", "--context", "8"]
+    run("companion_cost.py", *arguments, monkeypatch=monkeypatch)
+    row = [float(cell) for cell in capsys.readouterr().out.splitlines()[-1].split("|")[2:-1]]
+    assert row[:5] == sorted(row[:5])
+    assert row[0] < row[5] < row[4]

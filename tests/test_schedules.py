@@ -300,7 +300,9 @@ def test_auto_returns_to_plain_decoding_when_drafts_get_worse():
     options = {"verify_length": "auto", "costs": priced(0.3), "max_new_tokens": 100}
     report = generate(target, tiny.make_model(seed=9, **NO_END), tiny.prompts(2), **options).speculation
     assert report.mode_by_step[0] == "speculative"
-    assert report.mode_by_step[-3:] == ["plain"] * 3
+    begin = report.mode_by_step.index("plain")
+    assert begin < len(report.mode_by_step) - 20
+    assert set(report.mode_by_step[begin : begin + 60]) == {"plain"}, "it tries again after 64 steps only"
 
 
 @pytest.mark.parametrize("names", [("c", "match_length"), ("c",)])

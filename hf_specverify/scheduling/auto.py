@@ -72,7 +72,9 @@ class AutoSchedule(Schedule):
         elif not self.started:
             self.length = best
         elif self.length == 0:
-            if self.plain_steps >= ASK_AGAIN or float(rates[best]) > STAY * float(rates[0]):
+            # Where speculation has brought too little, the rates are of rows that were stopped, and promise too much.
+            promises = self.inner is None and float(rates[best]) > STAY * float(rates[0])
+            if promises or self.plain_steps >= ASK_AGAIN:
                 self.length = best_drafting
                 self._forget(rates)
         elif self.inner is not None:

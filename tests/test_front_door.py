@@ -323,3 +323,16 @@ def test_a_name_that_is_no_repository_is_no_obstacle():
     target.config._name_or_path = draft.config._name_or_path = "my model, version 2"
     with sv.enabled(target):
         assert target.generate(**tiny.prompts(1), assistant_model=draft, max_new_tokens=5).shape == (1, 14)
+
+
+def test_an_enabled_model_leaves_a_repository_s_generation_to_the_host(tmp_path):
+    """`custom_generate="user/repo"` may be a calibration of ours, which takes the assistant itself."""
+    folder = tmp_path / "custom_generate"
+    folder.mkdir()
+    (folder / "generate.py").write_text("def generate(model, assistant_model=None, **kwargs):\n    return assistant_model\n")
+    target, draft = tiny.make_model(), tiny.make_model(seed=1)
+    with sv.enabled(target):
+        given = target.generate(
+            **tiny.prompts(1), custom_generate=str(tmp_path), trust_remote_code=True, assistant_model=draft
+        )
+    assert given is draft

@@ -329,7 +329,8 @@ def test_an_enabled_model_leaves_a_repository_s_generation_to_the_host(tmp_path)
     """`custom_generate="user/repo"` may be a calibration of ours, which takes the assistant itself."""
     folder = tmp_path / "custom_generate"
     folder.mkdir()
-    (folder / "generate.py").write_text("def generate(model, assistant_model=None, **kwargs):\n    return assistant_model\n")
+    code = "def generate(model, assistant_model=None, **kwargs):\n    return assistant_model\n"
+    (folder / "generate.py").write_text(code)
     target, draft = tiny.make_model(), tiny.make_model(seed=1)
     with sv.enabled(target):
         given = target.generate(

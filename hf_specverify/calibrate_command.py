@@ -18,7 +18,7 @@ from .benchmark.prompts import chat_encoder, encode_chunk, read_prompts, select_
 from .benchmark.runs import pad_token_id
 from .calibrating import CalibrationSamples, calibrate, default_signals
 from .drafting import PromptLookup
-from .hub.commanding import parse_names, with_command
+from .hub.commanding import parse_forms, parse_names, with_command
 from .scheduling.calibration import CalibrationTable
 from .scheduling.information import InformationTable
 
@@ -49,10 +49,16 @@ def calibrate_command(
         list[str] | None,
         typer.Option(help="ROLE=USER/NAME[@REVISION]: Hub name of a local target, draft, companion or data."),
     ] = None,
+    form: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="ROLE=FORM: what a dense model's weights were quantised to before, such as target=gguf-q4_k_m."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no tables.")] = False,
 ) -> None:
     """Learn which draft tokens are accepted, from a prompt file, and write the table that predicts it."""
-    names = parse_names(name or ())
+    names, forms = parse_names(name or ()), parse_forms(form or ())
     texts = read_prompts(prompts)
     texts = [texts[index] for index in select_evenly(num_prompts, len(texts))]
     model = load_model(target, dtype)
@@ -113,7 +119,15 @@ def calibrate_command(
     table.metadata["companion_bits"] = gains.companion_bits
     data = {"sha256": metadata["prompts_sha256"], "num_prompts": num_prompts, "max_new_tokens": max_new_tokens}
     table = with_command(
-        table, gains, context=context, names=names, tokenizer=tokenizer, prompts=prompts, data=data, seed=seed
+        table,
+        gains,
+        context=context,
+        names=names,
+        forms=forms,
+        tokenizer=tokenizer,
+        prompts=prompts,
+        data=data,
+        seed=seed,
     )
     table.save_pretrained(out, plots=True)
     if not quiet:

@@ -57,11 +57,19 @@ def random_batch(seed: int, rows: int = 5, longest: int = 6) -> tuple[Tensor, Te
     return acceptance, latency, torch.randint(longest + 1, (rows,), generator=generator)
 
 
-def greedy_by_hand(acceptance: Tensor, latency: Tensor, drafted: list[int]) -> tuple[list[int], list[list[float]]]:
+def random_weights(seed: int, rows: int) -> Tensor:
+    """Positive, and `rows` in all."""
+    weights = torch.rand(rows, generator=torch.Generator().manual_seed(seed + 99), dtype=torch.float64) + 0.1
+    return weights * rows / weights.sum()
+
+
+def greedy_by_hand(
+    acceptance: Tensor, latency: Tensor, drafted: list[int], weights: Tensor
+) -> tuple[list[int], list[list[float]]]:
     rows, longest = acceptance.shape
     lengths, expected = [0] * rows, float(rows)
     threshold = [[float("inf")] * longest for _ in range(rows)]
-    survival = acceptance.cumprod(1).tolist()
+    survival = (weights[:, None] * acceptance.cumprod(1)).tolist()
     while True:
         candidates = [(-survival[row][n], row) for row, n in enumerate(lengths) if n < drafted[row]]
         if not candidates:
@@ -78,11 +86,13 @@ def greedy_by_hand(acceptance: Tensor, latency: Tensor, drafted: list[int]) -> t
 @pytest.mark.parametrize("seed", range(12))
 def test_batched_greedy(seed):
     acceptance, latency, drafted = random_batch(seed)
-    lengths, threshold = greedy_by_hand(acceptance, latency, drafted.tolist())
-    schedule = schedule_batch(acceptance.cumprod(1), latency, drafted)
+    weights = random_weights(seed, 5) if seed % 2 else torch.ones(5, dtype=torch.float64)
+    lengths, threshold = greedy_by_hand(acceptance, latency, drafted.tolist(), weights)
+    schedule = schedule_batch(acceptance.cumprod(1), latency, drafted, weights)
     assert schedule.lengths.tolist() == lengths
     assert schedule.threshold.flatten().tolist() == pytest.approx(list(itertools.chain(*threshold)), abs=1e-12)
-    assert schedule_batch(acceptance.cumprod(1), lambda tokens: latency[tokens], drafted).lengths.tolist() == lengths
+    by_function = schedule_batch(acceptance.cumprod(1), lambda tokens: latency[tokens], drafted, weights)
+    assert by_function.lengths.tolist() == lengths
 
 
 def test_some_batches_are_cut_and_some_are_not():
@@ -128,12 +138,15 @@ def test_empty_and_free_batches():
     assert schedule_drawn(torch.full((3, 4), 0.1), free).lengths.tolist() == [4, 4, 4]
     nothing_left = torch.tensor([[0.0, 0.5]])
     assert schedule_drawn(nothing_left, torch.tensor([3.0, 2.0, 1.0])).lengths.tolist() == [1]  # cheaper, yet hopeless
+    rest: dict[object, tuple[None, ...]] = {schedule_batch: (), schedule_drawn: (None,)}
     for call in (schedule_batch, schedule_drawn):
         for arguments, name in (
             ((torch.tensor([[1.5]]), free), "survival|predicted"),
             ((torch.ones(2), free), "survival|predicted"),
             ((torch.ones(2, 7), free), "latency"),
             ((torch.ones(2, 2), free, torch.ones(3)), "drafted"),
+            ((torch.ones(2, 2), free, None, *rest[call], torch.tensor([1.0])), "weights"),
+            ((torch.ones(2, 2), free, None, *rest[call], torch.tensor([2.0, 0.0])), "weights"),
         ):
             with pytest.raises(ValueError, match=name):
                 call(*arguments)
@@ -156,6 +169,9 @@ def test_worth_drafting():
     assert rows([0.9, 0.1, 0.8], [0.0, 0.3, 0.5, 0.9], drafting=torch.tensor([False, True, True])) == [
         False, False, True
     ]  # fmt: skip
+    # The tokens of the last row are worth more than those of the first.
+    weighted = rows([0.9, 0.1, 0.8], [0.0, 0.4, 0.9, 1.5], weights=torch.tensor([0.5, 0.5, 2.0]))
+    assert weighted == [False, False, True]
     assert rows([0.0, 0.0], [0.0, 0.0, 0.0]) == [False, False]
     assert rows([], [0.0]) == []
     with pytest.raises(ValueError, match="extra_seconds"):
@@ -164,7 +180,7 @@ def test_worth_drafting():
         rows([0.5], [0.0, 1.0], rate=0.0)
 
 
-def corrected(latency: list[float], ordered: bool = False) -> Scheduler:
+def corrected(latency: list[float], ordered: bool = False, weights: Tensor | None = None) -> Scheduler:
     def schedule(rows: list[Row], blocks: list[tuple[int, ...]]) -> list[Cut]:
         predictions = vocabulary_predictions(rows, blocks)
         before = None
@@ -173,7 +189,7 @@ def corrected(latency: list[float], ordered: bool = False) -> Scheduler:
                 torch.stack([row[0].q[block[:i]] for i in range(row[0].length)]) for row, block in zip(rows, blocks)
             ]
             before = (torch.stack(laws) * predictions).sum(-1)
-        found = schedule_drawn(at_drawn(predictions, blocks), torch.tensor(latency), before=before)
+        found = schedule_drawn(at_drawn(predictions, blocks), torch.tensor(latency), before=before, weights=weights)
         flags = admitted(predictions, found.required)
         for row, (length, cut) in enumerate(zip(found.lengths.tolist(), found.cut.tolist(), strict=True)):
             assert cut == (length < len(blocks[row]))
@@ -211,12 +227,12 @@ def global_maximum(latency: list[float], looks: bool) -> Scheduler:
     return schedule
 
 
-def known_before(latency: list[float]) -> Scheduler:
+def known_before(latency: list[float], weights: Tensor | None = None) -> Scheduler:
     """The sorted greedy rule with predictions that do not look at the drawn token: no correction is needed."""
 
     def schedule(rows: list[Row], blocks: list[tuple[int, ...]]) -> list[Cut]:
         predictions = vocabulary_predictions(rows, blocks)
-        found = schedule_batch(predictions.mean(-1).cumprod(1), torch.tensor(latency))
+        found = schedule_batch(predictions.mean(-1).cumprod(1), torch.tensor(latency), weights=weights)
         cuts = []
         for row, length in enumerate(found.lengths.tolist()):
             flags = torch.ones_like(predictions[row])
@@ -264,7 +280,14 @@ def test_one_row_is_lossless(verifier, seed):
 def test_two_rows_are_jointly_lossless(verifier, seed):
     for length, size, latency in ((1, 3, JAGGED[:3]), (2, 2, JAGGED[:5]), (2, 2, [1.0, 1.1, 1.25, 1.4, 1.8])):
         rows = toy_rows(seed + 10, 2, length, size)
-        for schedule in (corrected(latency), corrected(latency, ordered=True), known_before(latency)):
+        uneven = torch.tensor([1.7, 0.3])
+        for schedule in (
+            corrected(latency),
+            corrected(latency, ordered=True),
+            corrected(latency, weights=uneven),
+            known_before(latency),
+            known_before(latency, uneven),
+        ):
             assert joint_error(rows, schedule, verifier)[0] < 1e-9
 
 

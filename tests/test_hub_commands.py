@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import hf_specverify as sv
 from hf_specverify.cli import app
 from hf_specverify.hub import pushing, shipped
-from hf_specverify.hub.commanding import parse_names
+from hf_specverify.hub.commanding import parse_forms, parse_names
+from hf_specverify.hub.comparing import compare_models
 from hf_specverify.hub.costs import fitting_costs
 from hf_specverify.hub.repository import generate_from
 from hf_specverify.scheduling import CalibrationTable, CostModel
@@ -68,6 +69,21 @@ def test_calibrate_records_where_its_table_is_from(folders, tmp_path):
     assert origin.figures.information["q"] >= origin.figures.information["position"] - 1
     for name in ("calibration.json", "README.md"):
         assert str(folders) not in (tmp_path / "out" / name).read_text()
+
+
+def test_calibrate_records_what_weights_were_before(folders, models, tmp_path):
+    """Weights that were quantised and are dense again are not the original's: that is warned of."""
+    target = ["--name", "target=them/big", "--form", "target=gguf-q4_k_m"]
+    result = calibrate(folders, tmp_path / "out", "--signals", "q", *target, "--form", "draft=gguf-q8_0")
+    assert result.exit_code == 0, result.output
+    table = CalibrationTable.from_pretrained(tmp_path / "out")
+    assert table.origin.target.label == "them/big (gguf-q4_k_m)"
+    assert table.origin.draft.quantization == "gguf-q8_0"
+    noted = compare_models(table, {"target": tiny.make_model(seed=3, vocabulary=259), "draft": models["draft"]})
+    assert any("target.quantization is 'gguf-q4_k_m'" in line for line in noted)
+    for text in ("target", "other=q8", "target=", "target=a b"):
+        with pytest.raises(ValueError, match="form="):
+            parse_forms([text])
 
 
 def test_names_of_another_form_are_refused():

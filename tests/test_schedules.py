@@ -312,7 +312,7 @@ def test_auto_stays_with_plain_decoding_for_a_while():
     """Whatever the rates promise: they are of rows that were stopped. It tries again after 64 steps."""
     prices = CallCosts(priced(0.02), 4)
     inner = GoodputSchedule(4, table("q"), prices, None, False, stops=True)
-    schedule, state = AutoSchedule(prices, 0.9, inner), SimpleNamespace(lengths=[10])
+    schedule, state = AutoSchedule(prices, 0.9, inner), SimpleNamespace(lengths=[10], rows=[0], prompt_length=4)
     assert schedule.draft_lengths([100], state) == [4]
     inner.speed_up.assume(0.5)
     assert [schedule.draft_lengths([100], state)[0] for _ in range(66)] == [0] * 64 + [4, 4]

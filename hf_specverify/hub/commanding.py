@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from .identity import ModelIdentity
 from .origin import ROLES, command_line
 from .records import REVISION, Settings, is_hub_id, printable
 from .vocabularies import tokenizer_hashes
+
+FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def parse_names(names: Sequence[str]) -> dict[str, tuple[str, str | None]]:
@@ -36,12 +39,30 @@ def parse_names(names: Sequence[str]) -> dict[str, tuple[str, str | None]]:
     return found
 
 
+def parse_forms(forms: Sequence[str]) -> dict[str, str]:
+    """From "target=gguf-q4_k_m" to {"target": "gguf-q4_k_m"}.
+
+    Raises:
+        ValueError: naming the one that is not of this form.
+    """
+    found = {}
+    for text in forms:
+        role, _, form = text.partition("=")
+        if role not in ROLES or role in found or not FORM.fullmatch(form):
+            raise ValueError(
+                f"form={text!r}: allowed is ROLE=FORM, such as target=gguf-q4_k_m, once for each of {', '.join(ROLES)}"
+            )
+        found[role] = form
+    return found
+
+
 def with_command(
     table: CalibrationTable,
     gains: InformationTable,
     *,
     context: Any,
     names: Mapping[str, tuple[str, str | None]],
+    forms: Mapping[str, str],
     tokenizer: Any,
     prompts: Path,
     data: Settings,
@@ -54,12 +75,16 @@ def with_command(
         gains: its information table.
         context: typer's, of the command.
         names: on the Hub, of models and data that were read from here, see `parse_names`.
+        forms: of weights that were quantised once and are dense again, see `parse_forms`.
         tokenizer: the target's.
         prompts: the file that was read.
         data: more about the data: sha256, num_prompts, …
         seed: of the random draws.
     """
-    models = {role: _named(identity, names.get(role)) for role, identity in table.origin.models.items()}
+    models = {
+        role: _formed(_named(identity, names.get(role)), forms.get(role))
+        for role, identity in table.origin.models.items()
+    }
     if "target" in models:
         vocabulary, behaviour = tokenizer_hashes(tokenizer)
         models["target"] = replace(models["target"], vocabulary_sha256=vocabulary, tokenizer_sha256=behaviour)
@@ -90,3 +115,10 @@ def given_arguments(context: Any) -> list[str]:
 
 def _named(identity: ModelIdentity, name: tuple[str, str | None] | None) -> ModelIdentity:
     return identity if name is None else replace(identity, id=name[0], revision=name[1])
+
+
+def _formed(identity: ModelIdentity, form: str | None) -> ModelIdentity:
+    """Weights of another form are not compared with the original's, and a warning names the form."""
+    if form is None:
+        return identity
+    return replace(identity, quantization=form if identity.quantization is None else f"{form}, {identity.quantization}")

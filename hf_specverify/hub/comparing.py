@@ -42,7 +42,7 @@ def compare_models(
     """As `check_models`, but return what it would warn of."""
     noted: list[str] = []
     for role, saved in table.origin.models.items():
-        if role not in models or (role == "companion" and not _asks_companion(table)):
+        if role not in models or (role == "companion" and not asks_companion(table)):
             continue
         if models[role] is None:
             raise ValueError(
@@ -61,7 +61,8 @@ def compare_models(
     return tuple(noted)
 
 
-def _asks_companion(table: CalibrationTable) -> bool:
+def asks_companion(table: CalibrationTable) -> bool:
+    """Whether a signal of the table needs a companion."""
     return any(name in SIGNALS and SIGNALS[name].needs == "companion" for name in table.names)
 
 

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .comparing import compare_models
+from .comparing import asks_companion, compare_models
 from .names import RECORD, TENSORS
 
 if TYPE_CHECKING:
@@ -80,11 +80,12 @@ def find_table(
 def _fitting(
     name: str, called: list[ShippedTable], models: Mapping[str, Any], tokenizers: Mapping[str, Any] | None
 ) -> CalibrationTable:
-    """The one that fits; of several, one that fits without a warning."""
+    """The one that fits; of several, one that asks the companion at hand, and fits without a warning."""
     fitting, reasons = [], []
     for shipped in called:
         try:
-            fitting.append((len(compare_models(shipped.table, models, tokenizers)), shipped))
+            noted = compare_models(shipped.table, models, tokenizers)
+            fitting.append(((not asks_companion(shipped.table), len(noted)), shipped))
         except ValueError as error:
             reasons.append(f"{shipped.name}: {error}")
     if not fitting:

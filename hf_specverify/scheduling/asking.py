@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .binning import cell_indices
 from .calibration import CalibrationTable
+from .goodput import row_weights
 from .signals import own_signals
 
 SCENARIOS = 32  # answers of the companion that are thought through
@@ -38,13 +39,16 @@ class CompanionValue:
         generator = torch.Generator().manual_seed(0)
         self._orders = [torch.randperm(SCENARIOS, generator=generator) for _ in range(64)]
 
-    def worth(self, signals: dict[str, Tensor], drafted: Tensor, price: float) -> tuple[Tensor, Tensor]:
+    def worth(
+        self, signals: dict[str, Tensor], drafted: Tensor, price: float, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Tokens that asking about each row is worth, and about how many of its positions.
 
         Args:
             signals: (B, L), the drafter's own.
             drafted: (B,) long.
             price: tokens that a slot in the target's pass is worth.
+            weights: (B,) positive, what the tokens of each row are worth; None means 1.
 
         Returns:
             (B,) float64, and (B,) long: the longest that any answer would let the row be verified.
@@ -54,6 +58,7 @@ class CompanionValue:
         answers = torch.stack([self.answers[cells[:, at]][:, self._orders[at % 64]] for at in range(width)], dim=1)
         exists = torch.arange(width) < drafted.cpu()[:, None]
         survival = answers.masked_fill(~exists[..., None], 0).cumprod(dim=1)  # (B, L, S)
+        survival = row_weights(weights, len(cells))[:, None, None] * survival
         known, reach = _best(survival - price)
         mean, _ = _best(survival.mean(dim=-1, keepdim=True) - price)
         return (known.mean(dim=-1) - mean[:, 0]).clamp(min=0), reach.amax(dim=-1)

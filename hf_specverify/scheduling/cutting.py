@@ -19,16 +19,17 @@ def looks(table: CalibrationTable) -> bool:
     return any(SIGNALS[name].looks_at_drawn_token for name in table.names)
 
 
-def cut(drafts: DraftBatch, predicted: Tensor, latency: Tensor) -> DraftBatch:
+def cut(drafts: DraftBatch, predicted: Tensor, latency: Tensor, weights: Tensor | None = None) -> DraftBatch:
     """Keep the positions that raise the batch's goodput, best survival first; exact where no token was looked at.
 
     Args:
         drafts: the proposals.
         predicted: (B, L) acceptance.
         latency: seconds of the step by the draft tokens verified, see `schedule_batch`.
+        weights: (B,) what the rows' tokens are worth.
     """
     survival = predicted.double().cumprod(dim=1)
-    return drafts.shortened(schedule_batch(survival, latency, _drafted(drafts, predicted)).lengths.tolist())
+    return drafts.shortened(schedule_batch(survival, latency, _drafted(drafts, predicted), weights).lengths.tolist())
 
 
 def cut_drawn(
@@ -38,6 +39,7 @@ def cut_drawn(
     table: CalibrationTable,
     signals: dict[str, Tensor],
     c: Tensor | None,
+    weights: Tensor | None = None,
 ) -> DraftBatch:
     """The same for predictions that have looked at tokens drawn from q: corrected by null tokens (`schedule_drawn`).
 
@@ -48,8 +50,9 @@ def cut_drawn(
         table: that predicted.
         signals: (B, L) each, those of the table.
         c: (B, L, V) the companion's laws, if the table has one of its signals.
+        weights: as for `cut`.
     """
-    schedule = schedule_drawn(predicted, latency, _drafted(drafts, predicted))
+    schedule = schedule_drawn(predicted, latency, _drafted(drafts, predicted), weights=weights)
 
     def admit(rows: Tensor, places: Tensor) -> Tensor:
         return _admitted(drafts, table, signals, c, schedule.required, rows, places)

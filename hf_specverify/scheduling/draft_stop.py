@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .goodput import row_weights
+
 
 def worth_drafting(
     survival: Tensor,
@@ -13,6 +15,7 @@ def worth_drafting(
     rate: float,
     extra_seconds: Tensor,
     drafting: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Which rows should draft one more position.
 
@@ -34,6 +37,7 @@ def worth_drafting(
         extra_seconds: (B + 1,), the time that n more positions cost: one more draft pass, and n tokens in the target's
             forward; entry 0 is not used.
         drafting: (B,) bool, which rows are still drafting; None means all.
+        weights: (B,) positive, what the tokens of each row are worth, B in all, from earlier steps; None means 1.
 
     Returns:
         (B,) bool.
@@ -50,7 +54,7 @@ def worth_drafting(
         raise ValueError(f"extra_seconds must be {rows + 1} times of at least 0, got {extra_seconds.tolist()}")
     if not rate > 0:
         raise ValueError(f"rate must be positive, got {rate}")
-    gain = survival.double() * predicted.double()
+    gain = row_weights(weights, rows).to(survival.device) * survival.double() * predicted.double()
     if drafting is not None:
         gain = gain.masked_fill(~drafting, 0)
     ranked, order = gain.sort(descending=True, stable=True)

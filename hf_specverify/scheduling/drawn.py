@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .goodput import Latency, _check_positions, latency_table
+from .goodput import Latency, _check_positions, latency_table, row_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +42,18 @@ class DrawnSchedule:
 
 
 def schedule_drawn(
-    predicted: Tensor, latency: Latency, drafted: Tensor | None = None, before: Tensor | None = None
+    predicted: Tensor,
+    latency: Latency,
+    drafted: Tensor | None = None,
+    before: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> DrawnSchedule:
     """Add positions across rows as long as each raises the batch's goodput, by predictions that look at the token.
 
     The row whose next position promises most, by what is known before its token is looked at, is considered next. With
-    k positions admitted, τ = B + Σ of their survivals and surv the row's own up to here, the position is admitted if it
-    raises goodput: surv·P̂ > τ·(latency(k + 1) / latency(k) - 1). A row ends at its first position that does not; the
-    others go on. For one row this is the rule of `goodput_length`. Ties go by row.
+    k positions admitted, τ = B + Σ of their survivals and surv the row's own up to here, both times the row's weight,
+    the position is admitted if it raises goodput: surv·P̂ > τ·(latency(k + 1) / latency(k) - 1). A row ends at its first
+    position that does not; the others go on. For one row this is the rule of `goodput_length`. Ties go by row.
 
     It walks over positions in host memory, which at these sizes is faster than tensor operations; lengths are needed
     there anyway.
@@ -61,6 +65,7 @@ def schedule_drawn(
             None means L.
         before: (B, L), acceptance predicted without the token drawn at the position, which only decides the order; None
             means 1.
+        weights: (B,) positive, what the tokens of each row are worth, B in all, from earlier steps; None means 1.
 
     Raises:
         ValueError: if an argument is not as described.
@@ -72,9 +77,9 @@ def schedule_drawn(
     room = [longest] * rows if drafted is None else drafted.tolist()
     chances = predicted.tolist()
     promised = [[1.0] * longest] * rows if before is None else before.tolist()
-    lengths, cut, survival = [0] * rows, [False] * rows, [1.0] * rows
+    lengths, cut, survival = [0] * rows, [False] * rows, row_weights(weights, rows).tolist()
     required = [[float("inf")] * longest for _ in range(rows)]
-    queue = [(-promised[row][0], row) for row in range(rows) if room[row] > 0]
+    queue = [(-survival[row] * promised[row][0], row) for row in range(rows) if room[row] > 0]
     heapq.heapify(queue)
     tokens, expected = 0, float(rows)
     while queue:

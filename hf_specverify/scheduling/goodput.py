@@ -55,20 +55,23 @@ class BatchSchedule:
 
     Attributes:
         lengths: (B,) long, draft tokens of each row to verify.
-        threshold: (B, L) float64, the survival above which a position was admitted when it was considered; infinite
-            where it was not considered any more.
+        threshold: (B, L) float64, the weighted survival above which a position was admitted when it was considered;
+            infinite where it was not considered any more.
     """
 
     lengths: Tensor
     threshold: Tensor
 
 
-def schedule_batch(survival: Tensor, latency: Latency, drafted: Tensor | None = None) -> BatchSchedule:
+def schedule_batch(
+    survival: Tensor, latency: Latency, drafted: Tensor | None = None, weights: Tensor | None = None
+) -> BatchSchedule:
     """Add, across rows, the position with the largest survival as long as the batch's goodput rises.
 
-    Goodput is (B + Σ survival) / latency(tokens). With k positions admitted and τ = B + Σ of their survivals, one more
-    of survival s raises it if and only if s > θ = τ·(latency(k + 1) / latency(k) - 1). Survivals fall along a row, so
-    the order of the greedy rule is the sorted order; ties go by row, then by position.
+    Goodput is (B + Σ w·survival) / latency(tokens), w the weight of the row's tokens. With k positions admitted and
+    τ = B + Σ of their weighted survivals, one more of weighted survival s raises it if and only if
+    s > θ = τ·(latency(k + 1) / latency(k) - 1). Survivals fall along a row, so the order of the greedy rule is the
+    sorted order; ties go by row, then by position.
 
     Sampling stays exact, jointly over rows, if survival[b, i] depends on nothing drawn from position i on (or the draft
     is deterministic): then every decision is taken before the token that it is about is looked at. For predictions that
@@ -80,12 +83,19 @@ def schedule_batch(survival: Tensor, latency: Latency, drafted: Tensor | None = 
         latency: seconds of the forward by the number of draft tokens in it, over all rows: 0 … B·L.
         drafted: (B,) long, how many positions each row has, not chosen by looking at tokens of other rows in this step;
             None means L.
+        weights: (B,) positive, what the tokens of each row are worth, B in all, from earlier steps; None means 1.
 
     Raises:
         ValueError: if an argument is not as described.
     """
     rows, longest = _check_positions("survival", survival, drafted)
-    values = survival.double().cummin(dim=1).values.masked_fill(~existing(survival, drafted), -torch.inf).flatten()
+    weights = row_weights(weights, rows).to(survival.device)
+    values = (
+        (weights[:, None] * survival.double())
+        .cummin(dim=1)
+        .values.masked_fill(~existing(survival, drafted), -torch.inf)
+        .flatten()
+    )
     ranked, order = values.sort(descending=True, stable=True)
     table = latency_table(latency, rows * longest).to(values.device)
     expected = rows + torch.nn.functional.pad(ranked.clamp(min=0).cumsum(dim=0), (1, 0))[:-1]
@@ -111,6 +121,19 @@ def latency_table(latency: Latency, most: int, exactly: bool = False) -> Tensor:
     if not bool(((table > 0) & table.isfinite()).all()):
         raise ValueError(f"latency must be positive and finite, got {table.tolist()}")
     return table
+
+
+def row_weights(weights: Tensor | None, rows: int) -> Tensor:
+    """(B,) float64, checked; ones for None.
+
+    Raises:
+        ValueError: if they are not (B,) positive numbers.
+    """
+    if weights is None:
+        return torch.ones(rows, dtype=torch.float64)
+    if weights.shape != (rows,) or not bool(((weights > 0) & weights.isfinite()).all()):
+        raise ValueError(f"weights must be {rows} positive numbers, got {weights.tolist()}")
+    return weights.double()
 
 
 def existing(positions: Tensor, drafted: Tensor | None) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..drafting.batch import DraftBatch
+from .behind import RowsBehind
 from .calibration import CalibrationTable
 from .call_costs import CallCosts, StepCosts
 from .companion import Companion
@@ -61,12 +62,13 @@ class GoodputSchedule(Schedule):
     ) -> None:
         self.num_draft_tokens, self.prices, self.costs = num_draft_tokens, prices, prices.costs
         self.companion, self.sampling, self.verifies, self.online = companion, sampling, verifies, online
-        self.speed_up, self.inquiry = SpeedUp(), Inquiry(hesitates)
+        self.speed_up, self.inquiry, self.behind = SpeedUp(), Inquiry(hesitates), RowsBehind(prices)
         self.draft_signals = tuple(name for name in own_signals(table.names) if name != "position")
         self._follow(table)
         self._stopper = GoodputStopper(self.own or table, prices, self.speed_up) if stops else None
         self.stopper = self._stopper
         self._step: StepCosts | None = None
+        self._weights: Tensor | None = None
         self._begin(0)
 
     def _follow(self, table: CalibrationTable) -> None:
@@ -75,9 +77,9 @@ class GoodputSchedule(Schedule):
         if self.companion is not None:
             self.inquiry.follow(table)
 
-    def _begin(self, passes: int) -> None:
-        """A step drafts in so many passes; nothing else is known of it yet."""
-        self._passes = passes
+    def _begin(self, passes: int, drafted: list[int] | None = None) -> None:
+        """A step drafts in so many passes, so many tokens for each row; nothing else is known of it yet."""
+        self._passes, self._drafted = passes, drafted
         self._asked: int | None = None
         self._signals: dict[str, Tensor] = {}
 
@@ -87,8 +89,10 @@ class GoodputSchedule(Schedule):
         self._step = self.prices.step(len(room), context)
         if not self.speed_up.is_known:
             self.speed_up.assume(promised(self.prices, len(room), context, self.table.mean))
+        generated = [length - state.prompt_length for length in state.lengths]
+        self._weights = self.behind.weights(state.rows, generated, room, context)
         if self._stopper is not None:
-            self._stopper.begin(len(room), context)
+            self._stopper.begin(len(room), context, self._weights)
             # To cut what the stopper has looked at would not be exact, see `worth_drafting`.
             cuts = self.verifies and self.companion is not None and self.inquiry.hesitates and self.inquiry.asks_all
             self._stopper.is_active = not (cuts and self.sampling and len(room) > 1)
@@ -97,7 +101,7 @@ class GoodputSchedule(Schedule):
     def choose(self, drafts: DraftBatch | TreeBatch, state: BatchState) -> DraftBatch:
         """The part of each row's chain that pays."""
         assert isinstance(drafts, DraftBatch)
-        self._begin(max(drafts.lengths))
+        self._begin(max(drafts.lengths), list(drafts.lengths))
         stops = self._stopper is not None and self._stopper.is_active
         self.choice = ("stop" if stops else "fixed") if self._passes else "plain"
         drawn = self.sampling and drafts.q is not None
@@ -116,8 +120,8 @@ class GoodputSchedule(Schedule):
         self.choice = ("stop, " if stops else "") + ("cut" if self._asked is None else "cut with companion")
         latency = self._latency(len(drafts.lengths))
         if drawn and looks(table):
-            return cut_drawn(drafts, predicted, latency, table, self._signals, c)
-        return cut(drafts, predicted, latency)
+            return cut_drawn(drafts, predicted, latency, table, self._signals, c, self._weights)
+        return cut(drafts, predicted, latency, self._weights)
 
     def _own_signals(self, drafts: DraftBatch) -> dict[str, Tensor]:
         """(B, L) of every signal that is known without the companion."""
@@ -138,7 +142,7 @@ class GoodputSchedule(Schedule):
         assert self._step is not None
         if self.companion is None:
             return self.table.predict(own), self.table, None
-        lengths = self.inquiry.lengths(drafts, own, drawn, self._step, self.speed_up.rate(self._step))
+        lengths = self.inquiry.lengths(drafts, own, drawn, self._step, self.speed_up.rate(self._step), self._weights)
         if self.own is not None and not max(lengths):
             return self.own.predict(own), self.own, None
         part = drafts.shortened(lengths)
@@ -155,12 +159,16 @@ class GoodputSchedule(Schedule):
 
     def learn(self, outcome: StepOutcome) -> None:
         """Let the calibration follow, and the rate of the call."""
-        assert self._step is not None
+        assert self._step is not None and self._weights is not None
         lengths = torch.tensor(outcome.verified.lengths)
         exists = torch.arange(outcome.acceptance.shape[1]) < lengths[:, None]
         survival = outcome.acceptance.cpu().double().clamp(0, 1).masked_fill(~exists, 0).cumprod(dim=1)
         seconds = self._step.seconds(self._passes, int(lengths.sum()), self._asked)
-        self.speed_up.add(len(outcome.rows) + float(survival.sum()), seconds, self._step)
+        tokens = 1 + survival.sum(dim=1)
+        self.speed_up.add(float((tokens * self._weights).sum()), seconds, self._step)
+        drafted = self._drafted or [0] * len(outcome.rows)
+        told = [not had or count > 0 for had, count in zip(drafted, outcome.verified.lengths, strict=True)]
+        self.behind.learn(outcome.rows, tokens, told)
         if self.online is not None and all(name in self._signals for name in self.table.names):
             signals, acceptance = _reached(outcome, self._signals, self.table.names)
             self.online.learn(signals, acceptance)

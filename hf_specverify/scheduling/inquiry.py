@@ -40,7 +40,13 @@ class Inquiry:
         return self._value is None or not self.hesitates or self._worth > 0
 
     def lengths(
-        self, drafts: DraftBatch, own: dict[str, Tensor], drawn: bool, step: StepCosts, rate: float
+        self,
+        drafts: DraftBatch,
+        own: dict[str, Tensor],
+        drawn: bool,
+        step: StepCosts,
+        rate: float,
+        weights: Tensor | None = None,
     ) -> list[int]:
         """How many positions of each row to ask about.
 
@@ -50,6 +56,7 @@ class Inquiry:
             drawn: whether tokens were drawn for a target that samples.
             step: what this step costs.
             rate: tokens per second of the batch in the long run.
+            weights: (B,) what the rows' tokens are worth.
         """
         everything, nothing = list(drafts.lengths), [0] * len(drafts.lengths)
         if self._value is None or (drawn and not self.hesitates):
@@ -57,7 +64,7 @@ class Inquiry:
         assert step.companion is not None
         most = len(drafts.lengths) * max(drafts.lengths)
         price = rate * float(step.verify[most] - step.verify[0]) / most
-        worth, reach = self._value.worth(own, torch.tensor(drafts.lengths), price)
+        worth, reach = self._value.worth(own, torch.tensor(drafts.lengths), price, weights)
         if not drawn:
             return [int(n) for n in torch.where(rows_to_ask(worth, reach, step.companion, rate), reach, 0)]
         asks_all = self.asks_all

@@ -33,8 +33,9 @@ class GoodputStopper:
         """Predict by another table from now on."""
         self.table, self.mean = table, table.mean
 
-    def begin(self, rows: int, context: int) -> None:
-        """A step begins, with so many rows and tokens before them."""
+    def begin(self, rows: int, context: int, weights: Tensor | None = None) -> None:
+        """A step begins, with so many rows and tokens before them; `weights` as in `worth_drafting`."""
+        self.weights = weights
         self.survival = torch.ones(rows, dtype=torch.float64)
         self.step, self.tokens = self.prices.step(rows, context), 0
 
@@ -58,5 +59,6 @@ class GoodputStopper:
             rate=self.speed_up.rate(self.step),
             extra_seconds=extra + self.step.draft,
             drafting=limits > drafted,
+            weights=self.weights,
         )
         return [length if go else min(length, drafted) for length, go in zip(lengths, goes_on.tolist(), strict=True)]

@@ -175,3 +175,23 @@ def test_companion_cost(tmp_path, monkeypatch, capsys):
     row = [float(cell) for cell in capsys.readouterr().out.splitlines()[-1].split("|")[2:-1]]
     assert row[:5] == sorted(row[:5])
     assert row[0] < row[5] < row[4]
+
+
+def test_lossy_sweep(pair, tmp_path, monkeypatch, capsys):
+    (tmp_path / "prompts.txt").write_text("first prompt\nsecond\n")
+    file = tmp_path / "sweep.json"
+    run(
+        "lossy_sweep.py", *pair, str(tmp_path / "prompts.txt"), "--num-prompts", "2", "--max-new-tokens", "12",
+        "--json", str(file), monkeypatch=monkeypatch,
+    )  # fmt: skip
+    results = {(r["rule"], *sorted(map(str, r["options"].items()))): r for r in json.loads(file.read_text())}
+    rules = {name for name, *_ in results}
+    assert rules == {name for name, info in verification.verifiers().items() if not info.lossless}
+    lenient = [results["lenience", f"('leniency', {leniency})"] for leniency in (0.8, 0.3)]
+    assert lenient[0]["tv"] < lenient[1]["tv"] and lenient[0]["accepted"] < lenient[1]["accepted"]
+    for result in results.values():
+        cap = result["options"].get("max_overshoot")
+        assert cap is None or result["ratio_95"] <= max(cap, 1) * 1.0001
+        assert 0 < result["accepted"] <= 1.0001 and -1e-6 < result["tv"] < 1
+        assert ("matched_surprise" in result) == (result["rule"] in ("typical", "min_p"))
+    assert capsys.readouterr().out.count("| `lenience` ") == 4 + 3

@@ -49,7 +49,8 @@ class SpeculationConfig:
     """Let the calibration follow what is accepted in this call; it is the prior."""
 
     costs: Any = None
-    """A `CostModel`, or the path of a saved one; None measures the models in the first call that needs it."""
+    """A `CostModel`, or the path of a saved one. None takes the `cost_table.json` in the calibration's folder or
+    repository if it is of this machine and these models, and else measures them in the first call that needs it."""
 
     draft_temperature: float | None = None
     """Temperature of the draft model while the target samples; None means the target's, 0 the most likely token."""

@@ -146,13 +146,18 @@ def test_a_damaged_repository_is_refused(server):
         CalibrationTable.from_pretrained(f"{USER}/calibration")
 
 
-def test_generate_takes_the_name_of_a_repository(server, models):
-    full_table(**models).push_to_hub("calibration")
+def test_generate_takes_the_name_of_a_repository(server, models, monkeypatch):
+    full_table(**models).push_to_hub("calibration", costs=small_costs(models))
     target = models["target"]
     options = {
         "assistant_model": models["draft"], "companion_model": models["companion"], "verify_length": "goodput",
-        "costs": small_costs(models), "max_new_tokens": 12, "do_sample": False, "return_dict_in_generate": True,
+        "max_new_tokens": 12, "do_sample": False, "return_dict_in_generate": True,
     }  # fmt: skip
+
+    def profile(*arguments, **options):
+        raise AssertionError("measured, and there are costs beside the calibration")
+
+    monkeypatch.setattr(CostModel, "profile", profile)
     with sv.enabled(target):
         plain = target.generate(**tiny.prompts(), max_new_tokens=12, do_sample=False)
         found = target.generate(**tiny.prompts(), calibration=f"{USER}/calibration", **options)

@@ -204,7 +204,7 @@ def test_costs_are_taken_where_they_are_of_this_machine_and_these_models(models,
     costs = small_costs(models)
     costs.save(tmp_path / "cost_table.json")
     assert fitting_costs(tmp_path, models).points == costs.points
-    assert fitting_costs(tmp_path, {"target": models["target"], "draft": sv.PromptLookup(2), "companion": None})
+    assert fitting_costs(tmp_path, {"target": models["target"], "draft": None, "companion": None})
     assert fitting_costs(tmp_path, models | {"draft": tiny.make_model("gpt2")}) is None
     elsewhere = {**costs.fingerprint.machine, "threads": 99}
     CostModel(costs.points, Fingerprint(elsewhere, costs.fingerprint.models)).save(tmp_path / "cost_table.json")

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import pytest
 import tiny
@@ -17,7 +18,8 @@ from hf_specverify.hub.identifying import identify
 from hf_specverify.hub.shipped import find_table, shipped_tables
 from hf_specverify.hub.vocabularies import tokenizer_hashes, vocabulary_hash_of
 from hf_specverify.hub.weights import weights_hash
-from hf_specverify.scheduling import CalibrationTable
+from hf_specverify.scheduling import CalibrationTable, CostModel, costs_of_a_call
+from hf_specverify.scheduling.fingerprint import Fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -171,11 +173,11 @@ def test_a_table_with_a_draft_needs_one(table, models):
 
 
 def generate(models, **options):
+    options = {"verify_length": "goodput", "costs": small_costs(models), **options}
     with sv.enabled(models["target"]):
         return models["target"].generate(
             **tiny.prompts(2), assistant_model=models["draft"], companion_model=models.get("companion"),
-            verify_length="goodput", costs=small_costs(models), max_new_tokens=8, do_sample=False, num_draft_tokens=3,
-            **options,
+            max_new_tokens=8, do_sample=False, num_draft_tokens=3, **options,
         )  # fmt: skip
 
 
@@ -239,6 +241,39 @@ def test_shipped_tables_are_found_by_name_and_fingerprint(shelf, table, models):
     with pytest.raises(ValueError, match=r"user/name on the Hub.*\(more/code, ours/chat"):
         find_table("maths", models)
     assert len(generate(models, calibration="chat")) == 2
+
+
+@pytest.mark.parametrize("name", ["chat", "ours/chat", "folder"])
+def test_costs_beside_a_calibration_are_used_where_they_fit(name, shelf, models, monkeypatch):
+    """Those of a folder and of a shipped table; where they are of another machine the models are measured."""
+    folder = shelf / "tables" / "ours" / "chat"
+    measured = []
+
+    def profile(*arguments, **options):
+        measured.append(arguments)
+        return small_costs(models)
+
+    monkeypatch.setattr(CostModel, "profile", profile)
+    monkeypatch.setattr(costs_of_a_call, "_MEASURED", WeakKeyDictionary())
+    costs = small_costs(models)
+    costs.save(folder / "cost_table.json")
+    calibration = str(folder) if name == "folder" else name
+    for how in ("goodput", "auto"):
+        generate(models, calibration=calibration, verify_length=how, costs=None)
+    assert not measured
+    elsewhere = {**costs.fingerprint.machine, "threads": 99}
+    CostModel(costs.points, Fingerprint(elsewhere, costs.fingerprint.models)).save(folder / "cost_table.json")
+    with pytest.warns(UserWarning, match="costs=None: measuring"):
+        generate(models, calibration=calibration, costs=None)
+    assert len(measured) == 1
+
+
+def test_costs_that_are_given_come_before_those_beside_a_calibration(shelf, models):
+    folder = shelf / "tables" / "ours" / "chat"
+    small_costs(models).save(folder / "cost_table.json")
+    only_target = small_costs({"target": models["target"]})
+    with pytest.raises(ValueError, match="need the companion"):
+        generate(models, calibration="chat", costs=only_target)
 
 
 def test_of_several_tables_that_fit_one_without_a_warning_is_taken(shelf, table, models):

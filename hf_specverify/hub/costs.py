@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..drafting import as_drafter
 from ..scheduling.cost import CostModel
+from ..scheduling.cost_files import read_costs
+from ..scheduling.fingerprint import Fingerprint
 from .names import COSTS
 
 
@@ -17,19 +17,15 @@ def fitting_costs(folder: Path, models: Mapping[str, Any]) -> CostModel | None:
 
     Args:
         folder: of a calibration.
-        models: by role; drafters without a model, and None, have no costs.
+        models: by role; None has no costs.
     """
     path = folder / COSTS
     if not path.is_file():
         return None
     known = {role: model for role, model in models.items() if model is not None}
-    if "draft" in known:
-        drafter = as_drafter(known.pop("draft"))
-        known |= {"draft": drafter.model} if hasattr(drafter, "model") else {}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of another machine
-            costs = CostModel.load(path, known)
-    except (ValueError, UserWarning):
+        costs = read_costs(path)
+    except ValueError:
         return None
-    return costs if set(known) <= set(costs.roles) else None
+    fits = costs.fingerprint.covers(Fingerprint.of(known)) and set(known) <= set(costs.roles)
+    return costs if fits else None

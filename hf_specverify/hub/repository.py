@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from ..integration import enabled
-from ..scheduling.calibration import CalibrationTable
-from .costs import fitting_costs
 from .transfer import download
 
 _OF_THE_HUB = ("revision", "token", "cache_dir", "force_download", "local_files_only")
@@ -21,8 +19,7 @@ def generate_from(place: Any, model: Any, arguments: dict[str, Any]) -> Any:
         place: the repository's name, or the folder. None: `arguments` hold a calibration.
         model: the target.
         arguments: all those of `generate`, of our options, and of the download (revision, token, cache_dir, …). Without
-            `verify_length` it is "auto"; without `costs` those of the repository are taken, if they are of this machine
-            and these models.
+            `verify_length` it is "auto".
 
     Returns:
         What `generate` returns.
@@ -39,11 +36,7 @@ def generate_from(place: Any, model: Any, arguments: dict[str, Any]) -> Any:
     if options.get("calibration") is None:
         if not isinstance(place, str):
             raise ValueError("calibration=None: the repository's name is not known here; allowed: its name or folder")
-        folder = Path(place) if Path(place).is_dir() else download(place, **loading)
-        options["calibration"] = CalibrationTable.from_pretrained(folder)
-        if options.get("costs") is None:
-            models = {"target": model, "draft": draft, "companion": options.get("companion_model")}
-            options["costs"] = fitting_costs(folder, models)
+        options["calibration"] = Path(place) if Path(place).is_dir() else download(place, **loading)
     if options.get("verify_length") is None:
         options["verify_length"] = "auto"
     with enabled(model):

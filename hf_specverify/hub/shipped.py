@@ -30,7 +30,7 @@ class ShippedTable:
     @property
     def table(self) -> CalibrationTable:
         """The table itself."""
-        return _of_folder(self.folder)
+        return read_table(self.folder)
 
 
 def shipped_tables() -> tuple[ShippedTable, ...]:
@@ -45,24 +45,27 @@ def shipped_tables() -> tuple[ShippedTable, ...]:
 def find_table(
     name: str | PathLike[str], models: Mapping[str, Any], tokenizers: Mapping[str, Any] | None = None
 ) -> CalibrationTable:
-    """The table that a name stands for: a folder, a shipped table, or a repository on the Hub.
+    """The table in the folder that a name stands for; see `find_folder`."""
+    return read_table(find_folder(name, models, tokenizers))
 
-    Tables are read once, and again where the files of a folder have changed.
+
+def find_folder(
+    name: str | PathLike[str], models: Mapping[str, Any], tokenizers: Mapping[str, Any] | None = None
+) -> Path:
+    """The folder that a name stands for: itself, a shipped table's, or that of a repository in the Hub's cache.
 
     Args:
         name: a folder; else the whole name of a shipped table or its last part, such as "chat", of those which fit the
             models; else "user/repository" or "user/repository@revision".
-        models: by role, those that it is to be used with.
+        models: by role, those that its table is to be used with.
         tokenizers: theirs, where they are known.
 
     Raises:
-        ValueError: if there is no such table, or it is damaged, or the shipped ones of the name are of other models.
+        ValueError: if there is no such table, or the shipped ones of the name are of other models.
         OSError: if the Hub does not give it.
     """
-    from ..scheduling.calibration import CalibrationTable
-
     if Path(name).is_dir():
-        return _of_folder(Path(name))
+        return Path(name)
     text = str(name)
     called = [shipped for shipped in shipped_tables() if text in (shipped.name, shipped.name.rpartition("/")[2])]
     if called:
@@ -72,14 +75,14 @@ def find_table(
         return _of_hub(repository, revision or None)
     known = ", ".join(shipped.name for shipped in shipped_tables()) or "none yet"
     raise ValueError(
-        f"calibration={text!r}: allowed are a {CalibrationTable.__name__}, a folder, user/name on the Hub, and a table "
-        f"that comes with the library ({known})"
+        f"calibration={text!r}: allowed are a CalibrationTable, a folder, user/name on the Hub, and a table that comes "
+        f"with the library ({known})"
     )
 
 
 def _fitting(
     name: str, called: list[ShippedTable], models: Mapping[str, Any], tokenizers: Mapping[str, Any] | None
-) -> CalibrationTable:
+) -> Path:
     """The one that fits; of several, one that asks the companion at hand, and fits without a warning."""
     fitting, reasons = [], []
     for shipped in called:
@@ -95,10 +98,15 @@ def _fitting(
     if len(best) > 1:
         names = ", ".join(repr(shipped.name) for shipped in best)
         raise ValueError(f"calibration={name!r} means several tables; allowed: {names}")
-    return best[0].table
+    return best[0].folder
 
 
-def _of_folder(folder: Path) -> CalibrationTable:
+def read_table(folder: Path) -> CalibrationTable:
+    """The table in a folder; read once, and again where its files have changed.
+
+    Raises:
+        ValueError: if it is damaged.
+    """
     files = [folder / name for name in (RECORD, TENSORS)]
     states = tuple((file.stat().st_mtime_ns, file.stat().st_size) if file.exists() else None for file in files)
     return _read(folder.resolve(), states)
@@ -112,7 +120,7 @@ def _read(folder: Path, states: tuple[tuple[int, int] | None, ...]) -> Calibrati
 
 
 @lru_cache(maxsize=16)
-def _of_hub(repository: str, revision: str | None) -> CalibrationTable:
-    from ..scheduling.calibration import CalibrationTable
+def _of_hub(repository: str, revision: str | None) -> Path:
+    from .transfer import download
 
-    return CalibrationTable.from_pretrained(repository, revision)
+    return download(repository, revision)

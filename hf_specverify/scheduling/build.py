@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from ..hub.comparing import check_models
-from ..hub.shipped import find_table
+from ..hub.shipped import find_folder, read_table
 from .assumed import assumed_table
 from .auto import AutoSchedule
 from .calibration import CalibrationTable
 from .call_costs import CallCosts
 from .companion import Companion
 from .cost import CostModel
+from .costs_of_a_call import costs_of
 from .fixed import FixedLength
 from .goodput_schedule import GoodputSchedule
 from .online import OnlineCalibration
@@ -26,12 +26,8 @@ if TYPE_CHECKING:
     from ..config import SpeculationConfig
     from ..drafting.drafter import Drafter, DraftingCall
 
-LAZY_SECONDS = 20.0  # for costs that are measured in the first call, because none were given
-LAZY_TOKENS = (1, 2, 4, 8)
 LONGEST = 64  # draft tokens per step that are scheduled
 AUTO_LONGEST = 12  # of these, those that `auto` considers, unless num_draft_tokens says otherwise
-
-_MEASURED: WeakKeyDictionary[Any, dict[tuple[int, str, str], CostModel]] = WeakKeyDictionary()
 
 
 def make_schedule(config: SpeculationConfig, drafter: Drafter, companion_model: Any, call: DraftingCall) -> Schedule:
@@ -42,12 +38,15 @@ def make_schedule(config: SpeculationConfig, drafter: Drafter, companion_model: 
     """
     wanted = config.num_draft_tokens or drafter.default_num_draft_tokens
     if config.verify_length == config.draft_length == "fixed":
-        return FixedLength(wanted, None if config.costs is None else _costs(config.costs, call, drafter, None))
+        return FixedLength(wanted, None if config.costs is None else costs_of(config, drafter, None, call))
     if config.num_draft_paths > 1:
         raise ValueError(
             f"num_draft_paths={config.num_draft_paths}: verify_length={config.verify_length!r} and draft_length="
             f"{config.draft_length!r} schedule single chains; allowed: 1, or 'fixed' for both"
         )
+    if isinstance(config.calibration, str | PathLike):
+        folder = find_folder(config.calibration, *_models(drafter, companion_model, call))
+        config = replace(config, calibration=folder)
     if config.verify_length == "auto":
         return _auto(config, drafter, companion_model, call)
     table = _table(config, drafter, companion_model, call)
@@ -67,7 +66,7 @@ def _auto(config: SpeculationConfig, drafter: Drafter, companion_model: Any, cal
     given = config.calibration is not None
     table = _table(config, drafter, companion_model, call) if given else assumed_table(drafter.signals)
     if table is None:
-        return AutoSchedule(CallCosts(_costs(config.costs, call, drafter, None), longest))
+        return AutoSchedule(CallCosts(costs_of(config, drafter, None, call), longest))
     companion, prices = _beside(config, table, longest, drafter, companion_model, call)
     stops = "draft" in prices.costs.roles and bool(own_signals(table.names))
     # A measured table is trusted from the first step on.
@@ -89,7 +88,7 @@ def _beside(
     """The companion, if the table needs one, and what steps cost."""
     _check_signals(table, drafter, companion_model)
     needed = companion_model if own_signals(table.names) != table.names else None
-    costs = _costs(config.costs, call, drafter, needed)
+    costs = costs_of(config, drafter, needed, call)
     if needed is not None and "companion" not in costs.roles:
         raise ValueError(
             f"costs: of {list(costs.roles)} only, and the calibration's signals {list(table.names)} need the "
@@ -100,21 +99,23 @@ def _beside(
 
 def _table(config: SpeculationConfig, drafter: Drafter, companion_model: Any, call: DraftingCall) -> CalibrationTable:
     """The calibration, if it is of these models."""
-    models = {"target": call.target, "draft": getattr(drafter, "model", None)}
-    if companion_model is not None:
-        models["companion"] = companion_model
-    tokenizers = dict(zip(("target", "draft"), call.tokenizers, strict=True))
-    table = config.calibration
-    if isinstance(table, str | PathLike):
-        table = find_table(table, models, tokenizers)
+    table = read_table(config.calibration) if isinstance(config.calibration, Path) else config.calibration
     if not isinstance(table, CalibrationTable):
         raise ValueError(
             f"calibration={table!r}: 'goodput' predicts acceptance from one; allowed: a CalibrationTable, the folder "
             "of one (hf_specverify.calibrate makes them), user/name on the Hub, or the name of one that comes with the "
             "library (specverify tables)"
         )
-    check_models(table, models, tokenizers)
+    check_models(table, *_models(drafter, companion_model, call))
     return table
+
+
+def _models(drafter: Drafter, companion_model: Any, call: DraftingCall) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The models by role, and the tokenizers that are known."""
+    models = {"target": call.target, "draft": getattr(drafter, "model", None)}
+    if companion_model is not None:
+        models["companion"] = companion_model
+    return models, dict(zip(("target", "draft"), call.tokenizers, strict=True))
 
 
 def _check_signals(table: CalibrationTable, drafter: Drafter, companion_model: Any) -> None:
@@ -137,33 +138,3 @@ def _check_stopping(table: CalibrationTable, drafter: Drafter, costs: CostModel)
             f"cost (signals {list(table.names)}, costs of {list(costs.roles)}); allowed: a calibration with some of "
             f"{sorted(drafter.signals)} and costs with the draft"
         )
-
-
-def _costs(given: Any, call: DraftingCall, drafter: Drafter, companion_model: Any) -> CostModel:
-    if isinstance(given, CostModel):
-        return given
-    if isinstance(given, (str, Path)):
-        return CostModel.load(given, {"target": call.target})
-    if given is not None:
-        raise TypeError(f"costs={given!r}: allowed are a CostModel, the path of a saved one, and None")
-    draft = getattr(drafter, "model", None)
-    key = (call.state.batch_size, _kind(draft), _kind(companion_model))
-    measured = _MEASURED.setdefault(call.target, {})
-    if key not in measured:
-        warnings.warn(
-            f"costs=None: measuring the models once, for about {LAZY_SECONDS:.0f} s; give costs=CostModel.profile(…), "
-            "or the path of a saved one, to choose when.",
-            UserWarning,
-            stacklevel=2,
-        )
-        sizes = sorted({1, call.state.batch_size})
-        measured[key] = CostModel.profile(
-            call.target, draft, companion_model, sizes, LAZY_TOKENS, call.state.prompt_length,
-            budget_seconds=LAZY_SECONDS,
-        )  # fmt: skip
-    return measured[key]
-
-
-def _kind(model: Any) -> str:
-    """What the cost of a model's forwards depends on."""
-    return "" if model is None else f"{type(model).__name__} {model.num_parameters()} {model.dtype} {model.device}"

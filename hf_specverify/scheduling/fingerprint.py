@@ -40,6 +40,10 @@ class Fingerprint:
         machine |= {f"dtype of the {role}": str(model.dtype) for role, model in models.items()}
         return cls(machine, {role: model_hash(model) for role, model in models.items()})
 
+    def covers(self, other: Fingerprint) -> bool:
+        """Whether what was measured here holds for all of `other`: its machine and its models."""
+        return other.machine.items() <= self.machine.items() and other.models.items() <= self.models.items()
+
 
 def model_hash(model: Any) -> str:
     """A hash of the model's configuration and its number of parameters; names, versions and dtypes don't count."""

@@ -74,6 +74,13 @@ SUPPORTED = (
     Support("`generator`, `torch.manual_seed`", "same seed, same output (not the same draws as plain generation)"),
     Support("`prefill_chunk_size`", "for target and draft"),
     Support("quantised models, `device_map`", "target and draft may be on different devices"),
+    Support(
+        '`pipeline("text-generation", …)`',
+        "after `enable`: models, names and drafters, batches, chats, a streamer; see pipelines.md",
+    ),
+    Support(
+        "names in place of models", "after `enable`: `assistant_model`, `companion_model`; loaded once for the target"
+    ),
     Support("draft and target with padded heads", "common vocabulary, same tokenizer"),
     Support("attention `sdpa`, `eager`, `flex_attention`", "row cache, where a probe finds it exact"),
     Support(

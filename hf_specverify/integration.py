@@ -27,6 +27,7 @@ from .decoding.stopping import Stopping
 from .decoding.timing import Stopwatch
 from .drafting import DraftingCall, as_drafter
 from .drafting.vocabulary import check_partner
+from .named_models import named_model
 from .report import SpeculationReport
 from .scheduling.build import make_schedule
 from .scheduling.schedule import Schedule
@@ -237,6 +238,9 @@ def _pad_token(generation_config: Any, stopping: Stopping, batch_size: int) -> i
 def enable(model: Any) -> None:
     """Let `model.generate` take `assistant_model=` with all our options; without one it is what it was.
 
+    `assistant_model` and `companion_model` may be names too (Hub ids or folders): such a model is loaded on the first
+    call and kept as long as this one.
+
     Sets the attribute `generate` of this one object, which is also how the host installs a repository's own
     generation. It survives copies of the model; `disable` removes it.
 
@@ -327,9 +331,9 @@ def _with_strategy(model: Any, given: dict[str, Any]) -> dict[str, Any]:
     arguments = dict(given)
     options = {name: arguments.pop(name) for name in _OPTIONS if name in arguments}
     tokenizers = {name: arguments.pop(name, None) for name in ("tokenizer", "assistant_tokenizer")}
-    strategy = SpeculativeDecoding(
-        arguments.pop("assistant_model"), streamer=arguments.pop("streamer", None), **tokenizers, **options
-    )
+    draft = named_model(arguments.pop("assistant_model"), "assistant_model", model)
+    options["companion_model"] = named_model(options.get("companion_model"), "companion_model", model)
+    strategy = SpeculativeDecoding(draft, streamer=arguments.pop("streamer", None), **tokenizers, **options)
     strings = _stop_strings(model, arguments)
     if strings is not None:
         if tokenizers["tokenizer"] is None:

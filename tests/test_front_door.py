@@ -192,7 +192,7 @@ BAD_OPTIONS = [
     ({"draft_temperature": "hot"}, TypeError, "draft_temperature='hot'"),
     ({"require_lossless": "yes"}, TypeError, "require_lossless='yes'"),
     ({"generator": 3}, TypeError, "generator=3"),
-    ({"companion_model": "a/b"}, TypeError, "companion_model='a/b'"),
+    ({"companion_model": 3}, TypeError, "companion_model=3"),
 ]
 
 
@@ -212,8 +212,8 @@ def test_unknown_and_contradictory_arguments():
             target.generate(**inputs, num_draft_tokens=3)
         with pytest.raises(ValueError, match="custom_generate and assistant_model"):
             target.generate(**inputs, assistant_model=draft, custom_generate=lambda *a, **k: None)
-        with pytest.raises(TypeError, match="assistant_model='gpt2'"):
-            target.generate(**inputs, assistant_model="gpt2")
+        with pytest.raises(TypeError, match="assistant_model=3"):
+            target.generate(**inputs, assistant_model=3)
     with pytest.raises(TypeError, match=r"unknown options.*speed.*verification"):
         sv.SpeculativeDecoding(draft, speed=9)
     with pytest.raises(TypeError, match="generate method"):

@@ -91,6 +91,23 @@ class DraftSession(ABC):
         """Keep the active rows at the given places."""
 
 
+class _AnyConfig:
+    """A configuration that agrees with every other; see `Drafter.config`."""
+
+    def get_text_config(self) -> _AnyConfig:
+        return self
+
+    def __getattr__(self, name: str) -> _AnyConfig:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Drafter(CandidateGenerator, ABC):
     """Proposes candidate tokens; give one to generate as `assistant_model=`.
 
@@ -108,6 +125,14 @@ class Drafter(CandidateGenerator, ABC):
     @abstractmethod
     def name(self) -> str:
         """What the report calls it."""
+
+    @property
+    def config(self) -> Any:
+        """What the host's `pipeline(assistant_model=…)` compares with the target's: it agrees with any.
+
+        Whether drafter and target fit is for `start` to say.
+        """
+        return _AnyConfig()
 
     @abstractmethod
     def start(self, call: DraftingCall) -> DraftSession:

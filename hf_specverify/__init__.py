@@ -1,16 +1,35 @@
 """Speculative decoding for Transformers: batched, and lossless unless you ask otherwise."""
 
-from .calibrating import calibrate
-from .companions import CompanionReport, cut_layers, make_companion
-from .config import SpeculationConfig
-from .diagnostics import Diagnosis, DiagnosisSamples, diagnose, first_divergence
-from .drafting import Drafter, DraftModel, PromptLookup
-from .drafting.trimmed import trim_vocabulary
-from .integration import SpeculativeDecoding, SpeculativeOutput, disable, enable, enabled
-from .report import SpeculationReport
-from .verification import get_verifier, register_verifier, verifiers
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .calibrating import calibrate
+    from .companions import CompanionReport, cut_layers, make_companion
+    from .config import SpeculationConfig
+    from .diagnostics import Diagnosis, DiagnosisSamples, diagnose, first_divergence
+    from .drafting import Drafter, DraftModel, PromptLookup
+    from .drafting.trimmed import trim_vocabulary
+    from .integration import SpeculativeDecoding, SpeculativeOutput, disable, enable, enabled
+    from .report import SpeculationReport
+    from .verification import get_verifier, register_verifier, verifiers
 
 __version__ = "0.1.0"
+
+# Where the public names are: imported when they are asked for, so that `specverify --help` does not wait for torch.
+_PLACES = {
+    "calibrating": ("calibrate",),
+    "companions": ("CompanionReport", "cut_layers", "make_companion"),
+    "config": ("SpeculationConfig",),
+    "diagnostics": ("Diagnosis", "DiagnosisSamples", "diagnose", "first_divergence"),
+    "drafting": ("DraftModel", "Drafter", "PromptLookup"),
+    "drafting.trimmed": ("trim_vocabulary",),
+    "integration": ("SpeculativeDecoding", "SpeculativeOutput", "disable", "enable", "enabled"),
+    "report": ("SpeculationReport",),
+    "verification": ("get_verifier", "register_verifier", "verifiers"),
+}
+_PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
 
 __all__ = [
     "CompanionReport",
@@ -36,3 +55,18 @@ __all__ = [
     "trim_vocabulary",
     "verifiers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACE_OF:
+        found = getattr(import_module(f"{__name__}.{_PLACE_OF[name]}"), name)
+    elif not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+        found = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from transformers import AutoTokenizer
 
@@ -17,33 +16,47 @@ from .benchmark.environment import load_model
 from .benchmark.prompts import chat_encoder, encode_chunk, read_prompts, select_evenly, sha256_of_file
 from .benchmark.runs import pad_token_id
 from .calibrating import CalibrationSamples, calibrate, default_signals
+from .command_options import (
+    BatchSize,
+    Companion,
+    CompanionQuantization,
+    Draft,
+    DraftQuantization,
+    Dtype,
+    Json,
+    LookupNgram,
+    MaxNewTokens,
+    NumPrompts,
+    Prompts,
+    Quiet,
+    Seed,
+    Target,
+)
+from .command_output import clean_stdout, print_json, progress_bar
 from .drafting import PromptLookup
 from .hub.commanding import parse_forms, parse_names, with_command
+from .hub.figures import Figures
 from .scheduling.calibration import CalibrationTable
 from .scheduling.information import InformationTable
 
 
 def calibrate_command(
     context: typer.Context,
-    target: Annotated[str, typer.Option(help="Target model: Hub id or folder.")],
-    prompts: Annotated[Path, typer.Option(help="Prompt file: .txt, or .jsonl (prompt, turns or question).")],
+    target: Target,
+    prompts: Prompts,
     out: Annotated[Path, typer.Option(help="Folder of the table; an interrupted run is continued.")],
-    draft: Annotated[str, typer.Option(help="Draft model: Hub id or folder, or 'lookup'.")] = "lookup",
-    companion: Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")] = None,
-    num_prompts: Annotated[int, typer.Option(help="Prompts used, evenly spaced over the file.")] = 64,
-    max_new_tokens: Annotated[int, typer.Option(help="Limit of new tokens per row.")] = 128,
-    batch_size: Annotated[int, typer.Option(help="Rows per call.")] = 8,
-    num_draft_tokens: Annotated[int, typer.Option(help="Draft tokens per step.")] = 7,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 1.0,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
-    draft_quantization: Annotated[
-        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
-    ] = "none",
-    companion_quantization: Annotated[
-        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
-    ] = "none",
-    lookup_ngram: Annotated[int, typer.Option(help="Longest n-gram that 'lookup' matches.")] = 2,
-    seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
+    draft: Draft = "lookup",
+    companion: Companion = None,
+    num_prompts: NumPrompts = 64,
+    max_new_tokens: MaxNewTokens = 128,
+    batch_size: BatchSize = 8,
+    num_draft_tokens: Annotated[int, typer.Option(min=1, help="Draft tokens per step.")] = 7,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 1.0,
+    dtype: Dtype = "bfloat16",
+    draft_quantization: DraftQuantization = "none",
+    companion_quantization: CompanionQuantization = "none",
+    lookup_ngram: LookupNgram = 2,
+    seed: Seed = 0,
     signals: Annotated[str | None, typer.Option(help="The table's signals, separated by commas; up to three.")] = None,
     name: Annotated[
         list[str] | None,
@@ -55,9 +68,18 @@ def calibrate_command(
             help="ROLE=FORM: what a dense model's weights were quantised to before, such as target=gguf-q4_k_m."
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no tables.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Learn which draft tokens are accepted, from a prompt file, and write the table that predicts it."""
+    """Learn which draft tokens are accepted, from a prompt file, and write the table that predicts it.
+
+    Examples:
+
+      specverify calibrate --target TARGET --draft DRAFT --prompts prompts.jsonl --out my-table
+
+      specverify calibrate --target TARGET --draft DRAFT --companion DRAFT --companion-quantization int8 --signals q,S
+      --prompts prompts.jsonl --out with-companion
+    """
     names, forms = parse_names(name or ()), parse_forms(form or ())
     texts = read_prompts(prompts)
     texts = [texts[index] for index in select_evenly(num_prompts, len(texts))]
@@ -91,8 +113,7 @@ def calibrate_command(
     unfinished = out / "samples.safetensors"
     recorded = default_signals(drafter, second)
     samples = _continued(unfinished, recorded, metadata)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=quiet) as progress:
+    with clean_stdout(as_json), progress_bar(quiet) as progress:
         task = progress.add_task("batches", total=len(inputs), completed=samples.batches)
 
         def on_batch(found: CalibrationSamples) -> None:
@@ -130,7 +151,10 @@ def calibrate_command(
         seed=seed,
     )
     table.save_pretrained(out, plots=True)
-    if not quiet:
+    if as_json:
+        print_json({"folder": str(out), "signals": list(table.names), "positions": int(table.number.sum()),
+                    "figures": Figures.of(gains, table.calibration_error()).to_record()})  # fmt: skip
+    elif not quiet:
         show(table, gains, Console())
 
 

@@ -1,13 +1,16 @@
 """The command line: `specverify demo | bench | calibrate | profile | explain | companion | diagnose | push | tables`.
 
 Nothing heavy is imported here, so that `--help` and mistakes are answered at once; each command imports what it runs.
+
+Exit codes: 0 done, 2 wrong input, 1 anything else that failed, 130 interrupted (Ctrl-C). An error is one line on
+stderr.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import sys
+import traceback
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +18,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from .command_options import Dtype, Json, Quiet
+from .command_output import clean_stdout, print_json
+
 DEBUG = "--debug"
+FAILED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
 
 EXAMPLES = """Batched, provably lossless speculative decoding for Transformers.
+
+Exit codes: 0 done, 2 wrong input, 1 another error, 130 interrupted.
 
 Examples:
 
@@ -30,7 +39,6 @@ Examples:
 
 app = typer.Typer(
     help=EXAMPLES,
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -39,16 +47,34 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line; wrong input ends in one red line on stderr and exit code 2."""
+    """Run the command line; see the module for its exit codes."""
     arguments = [argument for argument in sys.argv[1:] if argument != DEBUG]
     try:
-        app(args=arguments, prog_name="specverify")
-    except (ValueError, OSError) as error:
-        if DEBUG in sys.argv:
-            raise
-        message = " ".join(str(error).split()) or type(error).__name__
-        Console(stderr=True, soft_wrap=True).print(f"Error: {message}", style="red", markup=False, highlight=False)
-        sys.exit(2)
+        code = app(args=arguments or ["--help"], prog_name="specverify", standalone_mode=False)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception as error:
+        code = _report(error)
+    if code == INTERRUPTED:
+        _say("Interrupted")
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report(error: Exception) -> int:
+    """Say what went wrong, in one line, or with the traceback where it was asked for; returns the exit code."""
+    if DEBUG in sys.argv:
+        traceback.print_exception(error)
+    usage = hasattr(error, "format_message")  # of the parser
+    expected = usage or isinstance(error, ValueError | OSError)
+    message = " ".join((error.format_message() if usage else str(error)).split())  # type: ignore[attr-defined]
+    if not expected:
+        message = f"{type(error).__name__}: {message} ({DEBUG} shows the traceback)"
+    _say(f"Error: {message or type(error).__name__}")
+    return WRONG_INPUT if expected else FAILED
+
+
+def _say(line: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(line, style="red", markup=False, highlight=False)
 
 
 def _print_version(wanted: bool) -> None:
@@ -74,35 +100,34 @@ def specverify(
 @app.command()
 def demo(
     target: Annotated[
-        str | None, typer.Option(help="Hub id or folder of the model. Default: SmolLM2-135M-Instruct.")
+        str | None, typer.Option(help="Target model: Hub id or folder. Default: SmolLM2-135M-Instruct.")
     ] = None,
     draft: Annotated[
-        str, typer.Option(help="Hub id or folder of a draft model with the same tokenizer, or 'lookup': prompt lookup.")
+        str, typer.Option(help="Draft model: Hub id or folder, with the same tokenizer, or 'lookup': prompt lookup.")
     ] = "lookup",
     prompts: Annotated[
         Path | None,
-        typer.Option(help="Prompts of your own: .txt (one a line) or .jsonl ('prompt', 'turns' or 'question')."),
+        typer.Option(help="Prompt file of your own: .txt, one a line, or .jsonl (prompt, turns or question)."),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Prompts per batch.")] = 4,
-    sample: Annotated[bool, typer.Option("--sample", help="Sample at temperature 1 instead of greedy.")] = False,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 96,
     num_draft_tokens: Annotated[int, typer.Option(min=1, help="Draft tokens per step.")] = 3,
     repeats: Annotated[int, typer.Option(min=1, help="Measured runs of each way.")] = 3,
-    dtype: Annotated[str, typer.Option(help="float32 (answers comparable token for token), bfloat16 or float16.")] = (
-        "float32"
-    ),
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the tables: no streaming, no progress.")] = False,
+    dtype: Dtype = "float32",
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Answer real prompts three ways and compare: plain, Transformers' assisted decoding, hf_specverify.
 
-    Without options it takes SmolLM2-135M-Instruct (about 100 to 270 MB to download, once) and prompt lookup.
+    Without options it takes SmolLM2-135M-Instruct (about 100 to 270 MB to download, once) and prompt lookup. In float32
+    answers can be compared token for token. --quiet also leaves out the answer that is shown as it comes.
 
-    For example:
+    Examples:
 
       specverify demo --dtype bfloat16 --batch-size 2
 
-      specverify demo --prompts questions.jsonl --sample --json > result.json
+      specverify demo --prompts questions.jsonl --temperature 1 --json > result.json
     """
     from hf_specverify.benchmark.demo import DemoOptions, run_demo
 
@@ -111,26 +136,30 @@ def demo(
         draft=draft,
         prompts=prompts,
         batch_size=batch_size,
-        sample=sample,
+        temperature=temperature,
         max_new_tokens=max_new_tokens,
         num_draft_tokens=num_draft_tokens,
         repeats=repeats,
         dtype=dtype,
     )
-    result = run_demo(options, Console(quiet=json_output), Console(stderr=True, quiet=quiet), stream=not quiet)
-    if json_output:
-        print(json.dumps(result, indent=2))
+    with clean_stdout(as_json):
+        result = run_demo(options, Console(quiet=as_json), Console(stderr=True, quiet=quiet), stream=not quiet)
+    if as_json:
+        print_json(result)
 
 
 def _hand_on(name: str, module: str, function: str, summary: str) -> None:
     """Register a command whose own module needs torch even to name its options: it is imported when it is called."""
 
     def command(context: typer.Context) -> None:
-        inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        inner.command(name=name)(getattr(importlib.import_module(module), function))
-        inner(args=context.args, prog_name=f"specverify {name}")
+        inner = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+        inner.command(name=name, context_settings={"help_option_names": ["-h", "--help"]})(
+            getattr(importlib.import_module(module), function)
+        )
+        code = inner(args=context.args, prog_name=f"specverify {name}", standalone_mode=False)
+        raise typer.Exit(code or 0)
 
-    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
     text = f"{summary}; see `specverify {name} --help`."
     app.command(name=name, add_help_option=False, context_settings=settings, help=text)(command)
 

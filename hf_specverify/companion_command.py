@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from transformers.utils import logging as transformers_logging
 
+from .command_options import Dtype, Json, Quiet
+from .command_output import clean_stdout, print_json
 from .companions import CompanionReport, make_companion
 
 
@@ -20,37 +20,36 @@ def companion_command(
     out: Annotated[Path, typer.Option(help="Folder of the companion; new or empty.")],
     method: Annotated[str, typer.Option(help="nf4, fp4, int8 (bitsandbytes), layers or bf16.")] = "nf4",
     num_layers: Annotated[int | None, typer.Option(help="For 'layers': the first so many.")] = None,
-    dtype: Annotated[str, typer.Option(help="Of the draft: float32, bfloat16 or float16.")] = "bfloat16",
+    dtype: Dtype = "bfloat16",
     revision: Annotated[str | None, typer.Option(help="The draft's branch, tag or commit on the Hub.")] = None,
     text: Annotated[Path | None, typer.Option(help="Text file to compare draft and companion on.")] = None,
     push: Annotated[str | None, typer.Option(help="Hub repository to upload the folder to.")] = None,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No table and no progress.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make a cheaper form of a draft, which a companion or a draft can be, with a model card.
 
-    For example:
+    Examples:
 
       specverify companion --draft Qwen/Qwen2.5-0.5B-Instruct --method nf4 --out companion
 
       specverify companion --draft Qwen/Qwen2.5-0.5B-Instruct --method layers --num-layers 8 --out first-layers
     """
-    if quiet:
-        transformers_logging.disable_progress_bar()
-    report = make_companion(
-        draft,
-        out,
-        method,
-        num_layers=num_layers,
-        dtype=dtype,
-        revision=revision,
-        text=None if text is None else text.read_text(encoding="utf-8"),
-        push_to_hub=push,
-        private=private,
-    )
-    if json:
-        print(json_module.dumps(asdict(report), indent=2))
+    with clean_stdout(as_json):
+        report = make_companion(
+            draft,
+            out,
+            method,
+            num_layers=num_layers,
+            dtype=dtype,
+            revision=revision,
+            text=None if text is None else text.read_text(encoding="utf-8"),
+            push_to_hub=push,
+            private=private,
+        )
+    if as_json:
+        print_json(asdict(report))
     elif not quiet:
         _show(report, Console())
 

@@ -8,13 +8,27 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from transformers import AutoTokenizer
 
 from .benchmark.environment import describe_environment, load_model
 from .benchmark.prompts import read_prompts, select_evenly, sha256_of_file
 from .benchmark.runs import neutral_generation, pad_token_id
+from .command_options import (
+    BatchSize,
+    Draft,
+    DraftQuantization,
+    Dtype,
+    Json,
+    LookupNgram,
+    MaxNewTokens,
+    NumPrompts,
+    Prompts,
+    Quiet,
+    Seed,
+    Target,
+)
+from .command_output import clean_stdout, print_json, progress_bar
 from .diagnostics import Diagnosis, DiagnosisSamples, diagnose, num_calls
 from .diagnostics.report_tables import ARM_LABELS
 from .diagnostics.tasks import TASK_KINDS, read_tasks
@@ -22,12 +36,12 @@ from .drafting import PromptLookup
 
 
 def diagnose_command(
-    target: Annotated[str, typer.Option(help="Target model: Hub id or folder.")],
-    prompts: Annotated[Path, typer.Option(help="Prompt file: .txt, or .jsonl (prompt, turns or question).")],
+    target: Target,
+    prompts: Prompts,
     out: Annotated[Path, typer.Option(help="Folder of the report; an interrupted run is continued.")],
-    draft: Annotated[str, typer.Option(help="Draft model: Hub id or folder, or 'lookup'.")] = "lookup",
-    rule: Annotated[str, typer.Option(help="Name of a lossy rule.")] = "lenience",
-    option: Annotated[
+    draft: Draft = "lookup",
+    verification: Annotated[str, typer.Option(help="Name of a lossy rule.")] = "lenience",
+    verification_option: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE: a parameter of the rule, such as leniency=0.3; repeatable.")
     ] = None,
     matched: Annotated[
@@ -38,28 +52,35 @@ def diagnose_command(
         bool, typer.Option("--execute-generated-code", help="Needed for humaneval: runs what the models write.")
     ] = False,
     template: Annotated[str, typer.Option(help="What is asked; {prompt} stands for the prompt.")] = "{prompt}",
-    num_prompts: Annotated[int, typer.Option(min=1, help="Prompts used, evenly spaced over the file.")] = 32,
+    num_prompts: NumPrompts = 32,
     repeats: Annotated[int, typer.Option(min=1, help="Answers to each prompt.")] = 1,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Limit of new tokens per row.")] = 128,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows per call.")] = 1,
+    max_new_tokens: MaxNewTokens = 128,
+    batch_size: BatchSize = 1,
     num_draft_tokens: Annotated[int | None, typer.Option(min=1, help="Draft tokens per step.")] = None,
     temperature: Annotated[float, typer.Option(help="Above 0.")] = 1.0,
     top_k: Annotated[int, typer.Option(min=0, help="Most likely tokens kept; 0 keeps all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Probability kept.")] = 1.0,
     draft_temperature: Annotated[float | None, typer.Option(help="Of drafts; by default the target's.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
-    draft_quantization: Annotated[
-        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
-    ] = "none",
-    lookup_ngram: Annotated[int, typer.Option(min=1, help="Longest n-gram that 'lookup' matches.")] = 2,
-    seed: Annotated[int, typer.Option(help="Of all random draws.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no table.")] = False,
+    dtype: Dtype = "bfloat16",
+    draft_quantization: DraftQuantization = "none",
+    lookup_ngram: LookupNgram = 2,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure what a lossy rule does to law, text, task scores and speed, beside target, matched baseline and lossless.
 
     The models' own generation settings (penalties, top-k …) are put aside, for all ways of generating alike.
+
+    Examples:
+
+      specverify diagnose --target TARGET --draft DRAFT --prompts prompts.jsonl --verification lenience
+      --verification-option leniency=0.3 --out lenience
+
+      specverify diagnose --target TARGET --draft DRAFT --prompts gsm8k.jsonl --task gsm8k --verification min_p
+      --out min-p
     """
-    options = parse_options(option or ())
+    options = parse_options(verification_option or ())
     if temperature <= 0:
         raise ValueError(f"temperature={temperature}: a lossy rule changes sampling; allowed are numbers above 0")
     texts = read_prompts(prompts)
@@ -78,7 +99,7 @@ def diagnose_command(
         **describe_environment(model.device),
     }
     models = [model] if draft == "lookup" else [model, drafter]
-    with neutral_generation(models, pad_token_id(model, tokenizer)):
+    with clean_stdout(as_json), neutral_generation(models, pad_token_id(model, tokenizer)):
         found = _run(
             out / "samples.json",
             num_calls(-(-num_prompts // batch_size), repeats, matched),
@@ -86,7 +107,7 @@ def diagnose_command(
             target=model,
             draft=drafter,
             prompts=[template.replace("{prompt}", texts[index]) for index in chosen],
-            rule=rule,
+            rule=verification,
             options=options,
             tokenizer=tokenizer,
             batch_size=batch_size,
@@ -103,15 +124,18 @@ def diagnose_command(
             top_p=top_p,
         )
     found.save(out)
-    if not quiet:
+    if as_json:
+        figures = found.to_dict()
+        del figures["runs"]  # every text
+        print_json({"folder": str(out), **figures})
+    elif not quiet:
         show(found, Console())
 
 
 def _run(path: Path, total: int, quiet: bool, **arguments: Any) -> Diagnosis:
     """Diagnose with a progress bar; samples are kept in a file, and those that it holds are not made again."""
     samples = DiagnosisSamples.load(path) if path.exists() else DiagnosisSamples()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=quiet) as progress:
+    with progress_bar(quiet) as progress:
         task = progress.add_task("calls", total=total, completed=len(samples.runs))
 
         def on_batch(found: DiagnosisSamples) -> None:
@@ -131,7 +155,7 @@ def parse_options(given: list[str] | tuple[str, ...]) -> dict[str, Any]:
     for item in given:
         name, equals, value = item.partition("=")
         if not (name and equals and value) or name in found:
-            raise ValueError(f"option={item!r}: allowed is NAME=VALUE, each name once")
+            raise ValueError(f"verification_option={item!r}: allowed is NAME=VALUE, each name once")
         try:
             found[name] = json.loads(value)
         except json.JSONDecodeError:

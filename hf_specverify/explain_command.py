@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json as json_module
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,48 +13,76 @@ from rich.table import Table
 
 from .benchmark.environment import load_model
 from .benchmark.settings import LOOKUP, parse_numbers
+from .command_options import Companion, CompanionQuantization, Draft, DraftQuantization, Dtype, Json, Quiet, Target
+from .command_output import clean_stdout, print_json, progress_bar
 from .explain import Explanation, explain
-from .scheduling.calibration import CalibrationTable
+from .hub.costs import fitting_costs
+from .hub.shipped import find_folder, read_table
 from .scheduling.cost import CostModel
 
 
 def explain_command(
-    target: Annotated[str, typer.Option(help="Target model: Hub id or folder.")],
-    draft: Annotated[str, typer.Option(help="Draft model: Hub id or folder, or 'lookup'.")] = LOOKUP,
-    companion: Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
-    draft_quantization: Annotated[
-        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
-    ] = "none",
-    companion_quantization: Annotated[
-        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
-    ] = "none",
-    calibration: Annotated[str | None, typer.Option(help="Folder of a calibration, for the acceptance.")] = None,
-    costs: Annotated[Path | None, typer.Option(help="File of measured costs; default: measured now.")] = None,
+    target: Target,
+    draft: Draft = LOOKUP,
+    companion: Companion = None,
+    dtype: Dtype = "bfloat16",
+    draft_quantization: DraftQuantization = "none",
+    companion_quantization: CompanionQuantization = "none",
+    calibration: Annotated[
+        str | None, typer.Option(help="Calibration for the acceptance: folder, user/name on the Hub, or a shipped one.")
+    ] = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(help="File of measured costs; default: the calibration's, if they fit, or measured now."),
+    ] = None,
     batch_size: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "1,4,8,16,32",
     context: Annotated[int, typer.Option(help="Tokens of a row.")] = 256,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Say where models are, what they cost, and whether speculation pays here; with advice in words."""
+    """Say where models are, what they cost, and whether speculation pays here; with advice in words.
+
+    Examples:
+
+      specverify explain --target TARGET --draft DRAFT
+
+      specverify explain --target TARGET --draft DRAFT --calibration my-table --costs costs.json --batch-size 1,8
+    """
     sizes = parse_numbers("batch_size", batch_size, int)
     names = {"target": (target, "none"), "draft": (draft, draft_quantization)}
     if companion is not None:
         names["companion"] = (companion, companion_quantization)
-    models = {role: load_model(name, dtype, how) for role, (name, how) in names.items() if name != LOOKUP}
-    if costs is not None:
-        measured = CostModel.load(costs, models)
-    else:
-        several = sorted({1, min(8, max(sizes)), max(sizes)})
-        measured = CostModel.profile(**models, batch_sizes=several, tokens=(1, 2, 4, 8), context=context)
-    table = None if calibration is None else CalibrationTable.from_pretrained(calibration)
-    bits = None if table is None else table.metadata.get("companion_bits")
-    found = explain(
-        **models, costs=measured, calibration=table, companion_bits=bits, batch_sizes=sizes, context=context
-    )
-    if json:
-        print(json_module.dumps(asdict(found), indent=2))
+    with clean_stdout(as_json):
+        models = {role: load_model(name, dtype, how) for role, (name, how) in names.items() if name != LOOKUP}
+        folder = None if calibration is None else find_folder(calibration, {"draft": None, **models})
+        measured = _costs(costs, folder, models, sizes, context, quiet)
+        table = None if folder is None else read_table(folder)
+        bits = None if table is None else table.metadata.get("companion_bits")
+        found = explain(
+            **models, costs=measured, calibration=table, companion_bits=bits, batch_sizes=sizes, context=context
+        )
+    if as_json:
+        print_json(asdict(found))
     else:
         _show(found, Console())
+
+
+def _costs(
+    file: Path | None, folder: Path | None, models: dict[str, Any], sizes: Sequence[int], context: int, quiet: bool
+) -> CostModel:
+    """Those of the file, else those beside the calibration, else measured now."""
+    if file is not None:
+        return CostModel.load(file, models)
+    found = None if folder is None else fitting_costs(folder, models)
+    if found is not None:
+        return found
+    several = sorted({1, min(8, max(sizes)), max(sizes)})
+    with progress_bar(quiet) as progress:
+        task = progress.add_task("measuring")
+        return CostModel.profile(
+            **models, batch_sizes=several, tokens=(1, 2, 4, 8), context=context,
+            on_cell=lambda done, total: progress.update(task, completed=done, total=total),
+        )  # fmt: skip
 
 
 def _show(found: Explanation, console: Console) -> None:

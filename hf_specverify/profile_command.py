@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,39 +12,61 @@ from rich.table import Table
 
 from .benchmark.environment import load_model
 from .benchmark.settings import parse_numbers
+from .command_options import (
+    Companion,
+    CompanionQuantization,
+    DraftOrNone,
+    DraftQuantization,
+    Dtype,
+    Json,
+    Quiet,
+    Target,
+)
+from .command_output import clean_stdout, print_json, progress_bar
 from .scheduling.cost import CostModel
 
 
 def profile_command(
-    target: Annotated[str, typer.Option(help="Target model: Hub id or folder.")],
+    target: Target,
     out: Annotated[Path, typer.Option(help="JSON file of the costs.")],
-    draft: Annotated[str | None, typer.Option(help="Draft model: Hub id or folder.")] = None,
-    companion: Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
-    draft_quantization: Annotated[
-        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
-    ] = "none",
-    companion_quantization: Annotated[
-        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
-    ] = "none",
+    draft: DraftOrNone = None,
+    companion: Companion = None,
+    dtype: Dtype = "bfloat16",
+    draft_quantization: DraftQuantization = "none",
+    companion_quantization: CompanionQuantization = "none",
     batch_size: Annotated[str, typer.Option(help="Rows per call, separated by commas.")] = "1,4,8",
     tokens: Annotated[str, typer.Option(help="Tokens per row in a forward, separated by commas.")] = "1,2,4,8",
     context: Annotated[str, typer.Option(help="Cached tokens per row, separated by commas.")] = "256",
     budget: Annotated[float, typer.Option(help="Seconds to spend; every forward is measured once at least.")] = 90.0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No table.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Measure what forwards cost on this machine, for schedules that weigh them."""
-    costs = CostModel.profile(
+    """Measure what forwards cost on this machine, for schedules that weigh them.
+
+    Examples:
+
+      specverify profile --target TARGET --draft DRAFT --out costs.json
+
+      specverify profile --target TARGET --draft DRAFT --batch-size 1,4,16 --context 256,1024 --out
+      my-table/cost_table.json
+    """
+    sizes = parse_numbers("batch_size", batch_size, int)
+    widths, contexts = parse_numbers("tokens", tokens, int), parse_numbers("context", context, int)
+    models = (
         load_model(target, dtype),
         None if draft is None else load_model(draft, dtype, draft_quantization),
         None if companion is None else load_model(companion, dtype, companion_quantization),
-        parse_numbers("batch_size", batch_size, int),
-        parse_numbers("tokens", tokens, int),
-        parse_numbers("context", context, int),
-        budget_seconds=budget,
     )
+    with clean_stdout(as_json), progress_bar(quiet) as progress:
+        task = progress.add_task("measuring")
+        costs = CostModel.profile(
+            *models, batch_sizes=sizes, tokens=widths, context=contexts, budget_seconds=budget,
+            on_cell=lambda done, total: progress.update(task, completed=done, total=total),
+        )  # fmt: skip
     costs.save(out)
-    if not quiet:
+    if as_json:
+        print_json({"file": str(out), "points": [asdict(point) for point in costs.points]})
+    elif not quiet:
         table = Table("role", "context", "rows", "tokens", "ms", title="Seconds of a forward")
         for point in costs.points:
             table.add_row(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -13,6 +12,8 @@ from rich.table import Table
 
 from .benchmark.environment import load_model
 from .benchmark.settings import LOOKUP
+from .command_options import Companion, CompanionQuantization, DraftQuantization, Dtype, Json, Quiet
+from .command_output import clean_stdout, print_json
 from .hub.comparing import compare_models
 from .hub.shipped import ShippedTable, shipped_tables
 
@@ -20,22 +21,19 @@ from .hub.shipped import ShippedTable, shipped_tables
 def tables_command(
     target: Annotated[str | None, typer.Option(help="Target model: Hub id or folder.")] = None,
     draft: Annotated[str | None, typer.Option(help="Draft model: Hub id or folder, or 'lookup'.")] = None,
-    companion: Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
-    draft_quantization: Annotated[
-        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
-    ] = "none",
-    companion_quantization: Annotated[
-        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
-    ] = "none",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only names, of those that fit.")] = False,
+    companion: Companion = None,
+    dtype: Dtype = "bfloat16",
+    draft_quantization: DraftQuantization = "none",
+    companion_quantization: CompanionQuantization = "none",
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """List the calibrations that come with the library, and which of them fit given models.
 
-    Their names go into generate(calibration="name"), whole or the last part.
+    Their names go into generate(calibration="name"), whole or the last part. With --quiet only names are printed, of
+    those that fit.
 
-    For example:
+    Examples:
 
       specverify tables
 
@@ -43,14 +41,15 @@ def tables_command(
     """
     given = {"target": (target, "none"), "draft": (draft, draft_quantization)}
     given["companion"] = (companion, companion_quantization)
-    models = {
-        role: None if name == LOOKUP else load_model(name, dtype, how)
-        for role, (name, how) in given.items()
-        if name is not None
-    }
-    rows = [_row(shipped, models) for shipped in shipped_tables()]
-    if json:
-        print(json_module.dumps(rows, indent=2))
+    with clean_stdout(as_json):
+        models = {
+            role: None if name == LOOKUP else load_model(name, dtype, how)
+            for role, (name, how) in given.items()
+            if name is not None
+        }
+        rows = [_row(shipped, models) for shipped in shipped_tables()]
+    if as_json:
+        print_json(rows)
     elif quiet:
         print(*(row["name"] for row in rows if row["fits"] is not False), sep="\n")
     else:

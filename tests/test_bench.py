@@ -305,8 +305,8 @@ def test_the_command_writes_a_file_and_resumes_it(tmp_path: Path) -> None:
     save_tiny(tmp_path / "model")
     prompts, out = tmp_path / "prompts.txt", tmp_path / "out.json"
     prompts.write_text("\n".join(PROMPTS))
-    arguments = f"--target {tmp_path / 'model'} --prompts {prompts} --json {out} --num-prompts 2 --max-new-tokens 4 "
-    arguments += "--batch-size 2 --draft-length 2 --temperature 0 --repeats 2 --dtype float32"
+    arguments = f"--target {tmp_path / 'model'} --prompts {prompts} --out {out} --num-prompts 2 --max-new-tokens 4 "
+    arguments += "--batch-size 2 --num-draft-tokens 2 --temperature 0 --repeats 2 --dtype float32"
     shown = CliRunner().invoke(command(), arguments.split())
     assert shown.exit_code == 0, shown.output
     assert "ours L=2" in shown.output
@@ -331,8 +331,7 @@ def test_the_command_writes_a_file_and_resumes_it(tmp_path: Path) -> None:
     [
         ("--batch-size 1,x", "batch_size='1,x'"),
         ("--num-prompts 9 --batch-size 1", "num_prompts=9, but only 4"),
-        ("--num-prompts 4 --batch-size 1 --resume", "--resume without --json"),
-        ("--num-prompts 4 --batch-size 1 --quiet", "--quiet without --json"),
+        ("--num-prompts 4 --batch-size 1 --resume", "--resume without --out"),
     ],
 )
 def test_the_command_refuses_bad_options(tmp_path: Path, arguments: str, message: str) -> None:

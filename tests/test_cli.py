@@ -1,5 +1,6 @@
 """The command line: help, version, exit codes and messages."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import hf_specverify as sv
 from hf_specverify import cli
 
-PACKAGE = str(Path(cli.__file__).parent)
+ROOT = str(Path(cli.__file__).parents[1])
 
 
 def run(monkeypatch, capsys, *arguments):
@@ -32,23 +34,28 @@ def test_help_names_the_commands_and_gives_examples(monkeypatch, capsys):
 def test_help_of_the_demo_names_its_options(monkeypatch, capsys):
     code, out, _ = run(monkeypatch, capsys, "demo", "--help")
     assert code == 0
-    for option in ("--target", "--draft", "--prompts", "--batch-size", "--sample", "--max-new-tokens", "--repeats"):
+    for option in (
+        "--target",
+        "--draft",
+        "--prompts",
+        "--batch-size",
+        "--temperature",
+        "--max-new-tokens",
+        "--repeats",
+    ):
         assert option in out
 
 
 def test_help_of_the_benchmark_is_its_own(monkeypatch, capsys):
     code, out, _ = run(monkeypatch, capsys, "bench", "--help")
     assert code == 0
-    assert "--draft-length" in out
+    assert "--num-draft-tokens" in out
     assert "specverify bench" in out
 
 
 def test_the_command_line_imports_neither_torch_nor_transformers_for_help():
-    # The package's own __init__ is kept out: what is looked at is what this module and its help import.
     code = (
-        "import sys, types\n"
-        f"package = types.ModuleType('hf_specverify'); package.__path__ = [{PACKAGE!r}]\n"
-        "sys.modules['hf_specverify'] = package; sys.argv = ['specverify', '--help']\n"
+        f"import sys; sys.path.insert(0, {ROOT!r}); sys.argv = ['specverify', '--help']\n"
         "from hf_specverify import cli\n"
         "try: cli.main()\n"
         "except SystemExit: pass\n"
@@ -56,6 +63,32 @@ def test_the_command_line_imports_neither_torch_nor_transformers_for_help():
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.splitlines()[-1] == "[]"
+
+
+def test_every_public_name_is_found_where_it_is_said_to_be():
+    assert sorted(sv._PLACE_OF) == sorted(sv.__all__)
+    assert set(sv.__all__) <= set(dir(sv))
+    for place, names in sv._PLACES.items():
+        module = importlib.import_module(f"hf_specverify.{place}")
+        assert all(getattr(sv, name) is getattr(module, name) for name in names)
+    assert sv.scheduling.CalibrationTable  # a part that nobody imported
+    with pytest.raises(AttributeError, match="no attribute 'speed'"):
+        sv.speed
+
+
+def test_every_part_can_be_the_first_that_is_imported():
+    code = (
+        f"import sys, importlib, pkgutil; sys.path.insert(0, {ROOT!r})\n"
+        "import torch, hf_specverify\n"
+        "names = [module.name for module in pkgutil.iter_modules(hf_specverify.__path__, 'hf_specverify.')]\n"
+        "for name in names:\n"
+        "    for loaded in [key for key in sys.modules if key.startswith('hf_specverify')]: del sys.modules[loaded]\n"
+        "    importlib.import_module(name)\n"
+        "print(len(names))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20
 
 
 def test_version(monkeypatch, capsys):
@@ -82,12 +115,20 @@ def test_a_missing_file_is_one_line_on_stderr_and_exit_code_2(monkeypatch, capsy
 
 
 @pytest.mark.parametrize("place", [0, 1, 3])
-def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch, tmp_path, place):
+def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch, capsys, tmp_path, place):
     arguments = ["demo", "--prompts", str(tmp_path / "absent.txt")]
     arguments.insert(place, "--debug")
-    monkeypatch.setattr(sys, "argv", ["specverify", *arguments])
-    with pytest.raises(FileNotFoundError):
-        cli.main()
+    code, out, err = run(monkeypatch, capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert "Traceback" in err
+    assert "FileNotFoundError" in err
+    assert err.splitlines()[-1].startswith("Error: ")
+
+
+def test_without_a_command_there_is_help(monkeypatch, capsys):
+    code, out, err = run(monkeypatch, capsys)
+    assert (code, err) == (0, "")
+    assert "Commands" in out
 
 
 @pytest.mark.parametrize(
@@ -111,10 +152,10 @@ def test_options_reach_the_demo_and_json_is_all_that_stdout_gets(monkeypatch, ca
 
     monkeypatch.setattr("hf_specverify.benchmark.demo.run_demo", run_demo)
     code, out, err = run(
-        monkeypatch, capsys, "demo", "--json", "--draft", "d", "--repeats", "1", "--sample", *arguments
+        monkeypatch, capsys, "demo", "--json", "--draft", "d", "--repeats", "1", "--temperature", "0.5", *arguments
     )
     assert code == 0
     assert json.loads(out) == {"groups": []}
     assert ("progress" in err) == streams
     assert received["stream"] == streams
-    assert (received["options"].draft, received["options"].repeats, received["options"].sample) == ("d", 1, True)
+    assert (received["options"].draft, received["options"].repeats, received["options"].temperature) == ("d", 1, 0.5)

@@ -298,7 +298,7 @@ def test_the_command(folder, tmp_path):
     named = ("companion", "--draft", folder, "--dtype", "float32", "--out")
     result = run(*named, tmp_path / "one", "--json")
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout[result.stdout.index("{") :])
+    found = json.loads(result.stdout)
     assert (found["method"], found["num_layers"]) == ("nf4", 3)
     assert 0 < found["distance"]["overlap"][0] < 1
     text = tmp_path / "text.txt"

@@ -255,7 +255,7 @@ def test_an_option_out_of_range_is_named(option, value):
 
 def test_sampling_is_from_the_whole_vocabulary():
     assert DemoOptions().generate_options()["do_sample"] is False
-    sampled = DemoOptions(sample=True).generate_options()
+    sampled = DemoOptions(temperature=1.0).generate_options()
     assert (sampled["do_sample"], sampled["temperature"], sampled["top_k"]) == (True, 1.0, 0)
 
 

@@ -36,7 +36,7 @@ def run(folder, *more, **named):
 
 
 def test_it_writes_a_report(folders):
-    result = run(folders, "--option", "leniency=0.3", task="gsm8k", template="Solve: {prompt}")
+    result = run(folders, "--verification-option", "leniency=0.3", task="gsm8k", template="Solve: {prompt}")
     assert result.exit_code == 0, result.output
     found = sv.Diagnosis.load(folders / "out" / "diagnosis.json")
     assert found.settings["rule"] == "lenience(leniency=0.3)"
@@ -61,13 +61,13 @@ def test_an_interrupted_run_goes_on_and_another_one_does_not(folders, monkeypatc
         return generate(self, arm, inputs)
 
     monkeypatch.setattr(Comparison, "generate", counted)
-    assert run(folders, "--no-matched", rule="min_p").exit_code != 0
+    assert run(folders, "--no-matched", verification="min_p").exit_code != 0
     assert len(sv.DiagnosisSamples.load(folders / "out" / "samples.json").runs) == 3
-    result = run(folders, "--no-matched", "--quiet", rule="min_p")
+    result = run(folders, "--no-matched", "--quiet", verification="min_p")
     assert result.exit_code == 0, result.output
     assert made.count(8) == 4 + 3
     assert result.stdout == ""
-    other = run(folders, "--no-matched", rule="typical")
+    other = run(folders, "--no-matched", verification="typical")
     assert "samples were made with rule=" in str(other.exception)
 
 

@@ -9,9 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import AutoTokenizer
-from transformers.utils import logging as transformers_logging
 
 from hf_specverify.benchmark.bench import count_runs, run_bench
 from hf_specverify.benchmark.environment import load_model
@@ -20,18 +18,32 @@ from hf_specverify.benchmark.records import RunRecord
 from hf_specverify.benchmark.result import BenchResult, ResumeError, check_same
 from hf_specverify.benchmark.settings import LOOKUP, BenchSettings, parse_numbers
 from hf_specverify.benchmark.summary import LEGEND, table_of
+from hf_specverify.command_options import (
+    Companion,
+    CompanionQuantization,
+    Draft,
+    DraftQuantization,
+    Dtype,
+    Json,
+    LookupNgram,
+    MaxNewTokens,
+    NumPrompts,
+    Prompts,
+    Quiet,
+    Seed,
+    Target,
+)
+from hf_specverify.command_output import clean_stdout, print_json, progress_bar
 
 
 def bench(
-    target: Annotated[str, typer.Option(help="Target model: Hub id or folder.")],
-    prompts: Annotated[
-        Path, typer.Option(help="Prompt file: .txt, one a line, or .jsonl (prompt, turns or question).")
-    ],
-    draft: Annotated[str, typer.Option(help="Draft model: Hub id or folder, or 'lookup'.")] = LOOKUP,
-    num_prompts: Annotated[int, typer.Option(help="Prompts used, evenly spaced over the file.")] = 12,
-    max_new_tokens: Annotated[int, typer.Option(help="Limit of new tokens per row.")] = 96,
+    target: Target,
+    prompts: Prompts,
+    draft: Draft = LOOKUP,
+    num_prompts: NumPrompts = 12,
+    max_new_tokens: MaxNewTokens = 96,
     batch_size: Annotated[str, typer.Option(help="Rows per call, separated by commas.")] = "1,4,8",
-    draft_length: Annotated[str, typer.Option(help="Draft tokens per step, separated by commas.")] = "1,3,5,7",
+    num_draft_tokens: Annotated[str, typer.Option(help="Draft tokens per step, separated by commas.")] = "1,3,5,7",
     verification: Annotated[
         str, typer.Option(help="Verifiers, separated by commas; name:K for K draft paths.")
     ] = "token",
@@ -43,19 +55,15 @@ def bench(
     calibration: Annotated[
         str | None, typer.Option(help="Folder of a calibration, or several by names: q=FOLDER,c=FOLDER.")
     ] = None,
-    lookup_ngram: Annotated[int, typer.Option(help="Longest n-gram that 'lookup' matches.")] = 2,
+    lookup_ngram: LookupNgram = 2,
     costs: Annotated[str | None, typer.Option(help="File of measured costs; default: measured first.")] = None,
-    companion: Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")] = None,
-    companion_quantization: Annotated[
-        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
-    ] = "none",
+    companion: Companion = None,
+    companion_quantization: CompanionQuantization = "none",
     temperature: Annotated[str, typer.Option(help="0 is greedy; separated by commas.")] = "0,1",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
-    draft_quantization: Annotated[
-        str, typer.Option(help="none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N.")
-    ] = "none",
+    dtype: Dtype = "bfloat16",
+    draft_quantization: DraftQuantization = "none",
     repeats: Annotated[int, typer.Option(help="Times that each chunk of prompts is measured.")] = 3,
-    seed: Annotated[int, typer.Option(help="Base of the seeds of all runs.")] = 0,
+    seed: Seed = 0,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Forbid the end of text: all rows equally long.")
     ] = False,
@@ -63,11 +71,20 @@ def bench(
     profile_memory: Annotated[
         bool, typer.Option("--profile-memory", help="Record the growth of memory per run.")
     ] = False,
-    json: Annotated[Path | None, typer.Option(help="File for all results, written after every chunk.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the file given by --json.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar and no tables.")] = False,
+    out: Annotated[Path | None, typer.Option(help="JSON file for all results, written after every chunk.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the file given by --out.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Compare plain decoding, stock assisted decoding (batch 1) and ours, interleaved on the same prompts."""
+    """Compare plain decoding, stock assisted decoding (batch 1) and ours, interleaved on the same prompts.
+
+    Examples:
+
+      specverify bench --target TARGET --draft DRAFT --prompts prompts.jsonl --batch-size 1,8 --out bench.json
+
+      specverify bench --target TARGET --prompts prompts.jsonl --num-draft-tokens 3,5 --temperature 0 --verification
+      token,block
+    """
     try:
         settings = BenchSettings(
             target=target,
@@ -75,7 +92,7 @@ def bench(
             num_prompts=num_prompts,
             max_new_tokens=max_new_tokens,
             batch_sizes=parse_numbers("batch_size", batch_size, int),
-            draft_lengths=parse_numbers("draft_length", draft_length, int),
+            draft_lengths=parse_numbers("num_draft_tokens", num_draft_tokens, int),
             verifications=tuple(verification.split(",")),
             stock=not no_stock,
             stock_confidences=parse_numbers("stock_confidence", stock_confidence, float),
@@ -96,11 +113,7 @@ def bench(
         )
         texts = read_prompts(prompts)
         select_evenly(num_prompts, len(texts))
-        previous = _previous(json, settings) if resume else None
-        if quiet and json is None:
-            raise ValueError("--quiet without --json would show no result; allowed: --quiet with --json")
-        if quiet:
-            transformers_logging.disable_progress_bar()
+        previous = _previous(out, settings) if resume else None
         target_model, draft_model = _load(settings)
         second = None
         if settings.companion is not None:
@@ -109,10 +122,11 @@ def bench(
         raise typer.BadParameter(str(error)) from None
 
     def save(result: BenchResult) -> None:
-        if json is not None:
-            result.save(json)
+        if out is not None:
+            result.save(out)
 
-    with _progress(quiet) as progress:
+    # Runs differ a lot in length, so the remaining time is estimated from ten minutes of them.
+    with clean_stdout(as_json), progress_bar(quiet, speed_estimate_period=600) as progress:
         done = len(previous.runs) if previous else 0
         task = progress.add_task("warm-up", total=count_runs(settings), completed=done)
         try:
@@ -132,29 +146,19 @@ def bench(
         except ResumeError as error:
             raise typer.BadParameter(str(error)) from None
     save(result)
-    if not quiet:
+    if as_json:
+        print_json(result.to_dict())
+    elif not quiet or out is None:
         console = Console()
         console.print(*map(table_of, result.summary()), LEGEND, sep="\n")
 
 
 def _previous(path: Path | None, settings: BenchSettings) -> BenchResult:
     if path is None:
-        raise ValueError("--resume without --json; allowed: --resume with the --json file of an interrupted benchmark")
+        raise ValueError("--resume without --out; allowed: --resume with the --out file of an interrupted benchmark")
     previous = BenchResult.load(path)
     check_same("settings", previous.settings.to_dict(), settings.to_dict())  # before the models are loaded
     return previous
-
-
-def _progress(quiet: bool) -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    # Runs differ a lot in length, so the remaining time is estimated from ten minutes of them.
-    return Progress(*columns, console=Console(stderr=True), disable=quiet, speed_estimate_period=600)
 
 
 def _describe(run: RunRecord) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,10 +18,10 @@ from hf_specverify.benchmark import demo_tables
 from hf_specverify.benchmark.demo_models import REPO_ID, smollm2_folder
 from hf_specverify.benchmark.demo_prompts import BUILT_IN, STREAMED, PromptGroup
 from hf_specverify.benchmark.demo_runs import DemoModels, WayResult, cells, measure
-from hf_specverify.benchmark.environment import describe_environment, load_model
+from hf_specverify.benchmark.environment import DTYPES, describe_environment, load_model
 from hf_specverify.benchmark.prompts import read_prompts
 from hf_specverify.benchmark.runs import neutral_generation, pad_token_id
-from hf_specverify.benchmark.settings import DTYPES, LOOKUP, LOOKUP_NGRAM
+from hf_specverify.benchmark.settings import LOOKUP, LOOKUP_NGRAM
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class DemoOptions:
         draft: Hub id or folder of the draft model, or "lookup" for prompt lookup.
         prompts: file of prompts; None is the demo's own.
         batch_size: rows per call of `generate`, for plain generation and ours.
-        sample: sample at temperature 1 from the whole vocabulary; otherwise greedy.
+        temperature: 0 is greedy; any other samples from the whole vocabulary.
         max_new_tokens: limit of new tokens per answer.
         num_draft_tokens: draft tokens per step. Few, for on a CPU a batch of four makes every scored token cost.
         repeats: counted runs of every way.
@@ -40,14 +41,14 @@ class DemoOptions:
             and single-token forwards round differently and near-ties fall either way.
 
     Raises:
-        ValueError: a number below 1, or another dtype.
+        ValueError: a number out of range, or another dtype.
     """
 
     target: str | None = None
     draft: str = LOOKUP
     prompts: Path | None = None
     batch_size: int = 4
-    sample: bool = False
+    temperature: float = 0.0
     max_new_tokens: int = 96
     num_draft_tokens: int = 3
     repeats: int = 3
@@ -57,8 +58,15 @@ class DemoOptions:
         for name in ("batch_size", "max_new_tokens", "num_draft_tokens", "repeats"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}; allowed: an integer >= 1")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature={self.temperature}; allowed: 0 (greedy) or a positive number")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype={self.dtype!r}; allowed: {', '.join(DTYPES)}")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether answers are greedy."""
+        return self.temperature == 0
 
     def groups(self) -> tuple[PromptGroup, ...]:
         """Return the prompts to answer; raises ValueError or OSError where the file is not usable."""
@@ -68,9 +76,8 @@ class DemoOptions:
 
     def generate_options(self) -> dict[str, Any]:
         """Return the arguments of `generate` that are the same in every way."""
-        if self.sample:
-            return {"max_new_tokens": self.max_new_tokens, "do_sample": True, "temperature": 1.0, "top_k": 0}
-        return {"max_new_tokens": self.max_new_tokens, "do_sample": False}
+        options: dict[str, Any] = {"max_new_tokens": self.max_new_tokens, "do_sample": not self.greedy}
+        return options if self.greedy else {**options, "temperature": self.temperature, "top_k": 0}
 
 
 def run_demo(options: DemoOptions, out: Console, err: Console, *, stream: bool = True) -> dict[str, Any]:
@@ -102,15 +109,15 @@ def run_demo(options: DemoOptions, out: Console, err: Console, *, stream: bool =
         results = _measure(models, options, groups, err)
     for group, ways in zip(groups, results, strict=True):
         out.print()
-        out.print(demo_tables.group_table(group, ways, greedy=not options.sample))
-    for note in demo_tables.notes(groups, results, greedy=not options.sample, dtype=options.dtype):
+        out.print(demo_tables.group_table(group, ways, greedy=options.greedy))
+    for note in demo_tables.notes(groups, results, greedy=options.greedy, dtype=options.dtype):
         out.print(note, style="dim")
     return {
         "source": source,
         "options": {name: str(value) if isinstance(value, Path) else value for name, value in asdict(options).items()},
         "environment": environment,
         "groups": [
-            demo_tables.group_values(group, ways, not options.sample, models.tokenizer)
+            demo_tables.group_values(group, ways, options.greedy, models.tokenizer)
             for group, ways in zip(groups, results, strict=True)
         ],
     }

@@ -50,6 +50,7 @@ def default_device() -> torch.device:
     return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
 
+DTYPES = ("float32", "bfloat16", "float16")
 QUANTIZATIONS = ("none", "nf4", "int8")
 CUTS = ("layers", "trim")
 
@@ -83,7 +84,7 @@ def load_model(name: str, dtype: str, form: str = "none") -> Any:
         form: "none" | "nf4" | "int8" (the last two need bitsandbytes), then what is cut, see `parse_form`.
 
     Raises:
-        ValueError: if `form` is not allowed, or the model can't be cut so.
+        ValueError: if `dtype` or `form` is not allowed, or the model can't be cut so.
     """
     quantization, cuts = parse_form(form)
     model = _load(name, dtype, quantization)
@@ -93,6 +94,8 @@ def load_model(name: str, dtype: str, form: str = "none") -> Any:
 
 
 def _load(name: str, dtype: str, quantization: str) -> Any:
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}; allowed: {', '.join(DTYPES)}")
     options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
     if quantization == "none":
         return AutoModelForCausalLM.from_pretrained(name, **options).to(default_device()).eval()

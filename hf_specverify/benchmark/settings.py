@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from hf_specverify.benchmark.environment import parse_form
+from hf_specverify.benchmark.environment import DTYPES, parse_form
 from hf_specverify.config import SpeculationConfig
 
 LOOKUP_NGRAM = 2
@@ -24,8 +24,6 @@ SCHEDULES = {
     "stop+cut": {"draft_length": "goodput", "verify_length": "goodput"},
 }
 """Options of speculation for each schedule."""
-
-DTYPES = ("float32", "bfloat16", "float16")
 
 Number = TypeVar("Number", int, float)
 Value = TypeVar("Value", int, float, str)

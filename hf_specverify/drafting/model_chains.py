@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..decoding.processors import Block, ProcessorPlan
 from ..decoding.state import BatchState
-from ..scheduling import compute_signals
+from ..scheduling import signal_values  # the module, whose own imports may have led here
 from ..verification.base import DraftKind
 from ..verification.draws import Draws, GeneratorDraws
 from .batch import DraftBatch
@@ -75,7 +75,7 @@ class ModelSession(DraftSession):
         else:
             tokens[:, position] = scores.argmax(dim=-1)
         if law is not None and values:
-            found = compute_signals(self.signals, tokens[:, position : position + 1], law[:, None])
+            found = signal_values.compute_signals(self.signals, tokens[:, position : position + 1], law[:, None])
             for name, value in found.items():
                 values[name][:, position] = value[:, 0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -53,6 +53,7 @@ class CostModel:
         *,
         budget_seconds: float = 90.0,
         repeats: int = 7,
+        on_cell: Callable[[int, int], None] = lambda done, total: None,
     ) -> CostModel:
         """Measure the models as the loop runs them.
 
@@ -67,6 +68,7 @@ class CostModel:
             budget_seconds: with less time than `repeats` need there are fewer; every forward is measured once, whatever
                 that takes.
             repeats: of each forward, taken in turn; the median counts.
+            on_cell: called with the number of measured combinations of batch size and context, and that of all.
 
         Raises:
             ValueError: naming an argument that is not as described.
@@ -76,7 +78,7 @@ class CostModel:
         models = {"target": target, "draft": draft, "companion": companion}
         contexts = [context] if isinstance(context, int) else list(context)
         given = {role: model for role, model in models.items() if model is not None}
-        points = profile(given, batch_sizes, tokens, contexts, budget_seconds, repeats)
+        points = profile(given, batch_sizes, tokens, contexts, budget_seconds, repeats, on_cell)
         return cls(points, Fingerprint.of(given))
 
     @property

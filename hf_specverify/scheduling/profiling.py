@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ def profile(
     contexts: Sequence[int],
     budget_seconds: float,
     repeats: int,
+    on_cell: Callable[[int, int], None],
 ) -> list[Point]:
     """Measure every forward; see `CostModel.profile`."""
     for name, values in (("batch_sizes", batch_sizes), ("tokens", tokens), ("context", contexts)):
@@ -41,6 +42,7 @@ def profile(
             deadline = now + max(0.0, end - now) / (len(cells) - done)
             benches = [_Bench.start(role, model, batch, context) for role, model in models.items()]
             points += _measure(benches, sorted(set(tokens)), deadline, repeats)
+            on_cell(done + 1, len(cells))
     return points
 
 

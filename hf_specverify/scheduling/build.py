@@ -146,6 +146,11 @@ def _costs(given: Any, call: DraftingCall, drafter: Drafter, companion_model: An
         return CostModel.load(given, {"target": call.target})
     if given is not None:
         raise TypeError(f"costs={given!r}: allowed are a CostModel, the path of a saved one, and None")
+    if (getattr(call.target, "tp_size", None) or 1) > 1:
+        raise ValueError(
+            "costs=None: a tensor-parallel target is in several processes, which would measure different costs and no "
+            "longer run the same forwards; allowed: a CostModel, or the path of a saved one"
+        )
     draft = getattr(drafter, "model", None)
     key = (call.state.batch_size, _kind(draft), _kind(companion_model))
     measured = _MEASURED.setdefault(call.target, {})

@@ -108,7 +108,10 @@ def generate_command(
         "raw_prompts": raw_prompts,
         **speculation,
         "costs_sha256": None if costs is None else sha256_of_file(costs),
-        **sampling,
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
         "seed": seed,
     }
     team = placement.join()
@@ -144,7 +147,10 @@ def _speculation(
         "draft_length": "fixed",
         **SCHEDULES[schedule],
     }
-    SpeculationConfig.from_options(found)
+    try:
+        SpeculationConfig.from_options(found)
+    except TypeError as error:  # a parameter that the verifier does not have; to the command line a wrong input
+        raise ValueError(str(error)) from None
     return found
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from .report.as_json import match_fields
 from .report.json_files import read_json, write_json
 from .sharding import Team
 
@@ -53,11 +52,12 @@ class Parts:
             write_json(path, settings)
             return
         before = read_json(path)
-        match_fields(str(path), before, settings)
-        for name in settings:
-            if before[name] != settings[name]:
+        if not isinstance(before, dict):
+            raise ValueError(f"{path} holds {before!r}; allowed: an object with the settings of a run")
+        for name in {**settings, **before}:
+            if before.get(name) != settings.get(name):
                 raise ValueError(
-                    f"{self.folder} was made with {name}={before[name]!r}, now it is {settings[name]!r}; "
+                    f"{self.folder} was made with {name}={before.get(name)!r}, now it is {settings.get(name)!r}; "
                     "allowed: the same, or another --out"
                 )
 

@@ -77,6 +77,10 @@ def _empty_strided(size, stride, dtype=None, layout=None, device=None, pin_memor
     return Elsewhere(torch.empty_strided(size, stride, dtype=dtype))
 
 
+def _arange(start, end, step=1, dtype=None, layout=None, device=None, pin_memory=None):
+    return Elsewhere(torch.arange(start, end, step, dtype=dtype))
+
+
 def _copy_from(source, target, non_blocking=False):
     lower(target).copy_(lower(source))
     return target
@@ -85,6 +89,9 @@ def _copy_from(source, target, non_blocking=False):
 _LIBRARY = torch.library.Library("aten", "IMPL")
 _LIBRARY.impl("empty.memory_format", _empty, "PrivateUse1")
 _LIBRARY.impl("empty_strided", _empty_strided, "PrivateUse1")
+_LIBRARY.impl("arange.start_step", _arange, "PrivateUse1")
+_LIBRARY.impl("arange.start", _arange, "PrivateUse1")
+_LIBRARY.impl("arange", lambda end, **options: _arange(0, end, **options), "PrivateUse1")
 _LIBRARY.impl("_copy_from", _copy_from, "PrivateUse1")
 
 

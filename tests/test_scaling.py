@@ -95,7 +95,7 @@ def test_the_table_is_that_of_one_process(two, folder, monkeypatch):
     assert alone(folder, CALIBRATE, monkeypatch).exit_code == 0
     ours, theirs = (contents(place / "calibration") for place in (folder, two))
     assert ours == theirs
-    assert CalibrationTable.from_pretrained(two / "calibration").number.sum() > 50
+    assert CalibrationTable.from_pretrained(two / "calibration").number.sum() > 30
 
 
 def test_the_answers_are_those_of_one_process(two, folder, monkeypatch):

@@ -1,6 +1,6 @@
-"""One of several processes: runs commands one after the other, as `specverify` would.
+"""One of several processes: runs commands one after the other, as `specverify` would; in the last one process 1 dies.
 
-Arguments: a JSON file with lists of arguments, and, to die in the middle, the number of parts after which to do so.
+Argument: a JSON file with a list of arguments for each command.
 """
 
 import json
@@ -11,35 +11,29 @@ from pathlib import Path
 
 import torch
 
-from hf_specverify import parts
 from hf_specverify.cli import app
+from hf_specverify.parts import Parts
 from hf_specverify.sharding import Team
 
+complete = Parts.complete
 
-def die_after(count, complete):
-    """`Parts.complete` of a process that is killed when it has made so many parts."""
 
-    def dying(self, team, total, settings, make, save, on_part=None, warm_up=None):
-        def save_and_die(part, path):
-            save(part, path)
-            if team.rank == 1 and sum(name.suffix == self.suffix for name in made) >= count:
-                os.kill(os.getpid(), signal.SIGKILL)
+def die_after_a_part(self, team, total, settings, make, save, *more):
+    """`Parts.complete` of which process 1 does not see the end."""
 
-        made = []
+    def save_and_die(part, path):
+        save(part, path)
+        if team.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        def counted(number):
-            made.append(self.path(number))
-            return make(number)
-
-        return complete(self, team, total, settings, counted, save_and_die, on_part, warm_up)
-
-    return dying
+    return complete(self, team, total, settings, make, save_and_die, *more)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if len(sys.argv) > 2:
-        parts.Parts.complete = die_after(int(sys.argv[2]), parts.Parts.complete)
     Team.leave = lambda team: None  # the next command goes on with the same connections
-    for arguments in json.loads(Path(sys.argv[1]).read_text()):
+    *commands, last = json.loads(Path(sys.argv[1]).read_text())
+    for arguments in commands:
         app(arguments, standalone_mode=False)
+    Parts.complete = die_after_a_part
+    app(last, standalone_mode=False)

@@ -18,19 +18,23 @@ from hf_specverify.scheduling import CalibrationTable
 
 WORKER = Path(__file__).with_name("scaling_worker.py")
 PROMPTS = 5
-COMMON = {"prompts": "prompts.jsonl", "batch-size": 1, "max-new-tokens": 10, "dtype": "float32"}
-MODELS = {"target": "target", "draft": "draft"}
+COMMON = {"target": "target", "draft": "draft", "prompts": "prompts.jsonl", "max-new-tokens": 10, "dtype": "float32"}
 
 
 def command(name, **options):
-    given = {**MODELS, **COMMON, **options}
+    given = {**COMMON, **options}
     return [name, "--quiet", *(str(part) for name, value in given.items() for part in (f"--{name}", value))]
 
 
-CALIBRATE = command("calibrate", companion="companion", out="calibration", **{"num-prompts": PROMPTS})
-GENERATE = command("generate", out="answers.jsonl", temperature=1, verification="block")
-DIAGNOSE = command("diagnose", out="diagnosis", rule="lenience", **{"num-prompts": 3, "batch-size": 2})
+CALIBRATE = command(
+    "calibrate", companion="companion", out="calibration", device="cpu", **{"num-prompts": PROMPTS, "batch-size": 1}
+)
+GENERATE = command(
+    "generate", out="answers.jsonl", temperature=1, verification="block", device="cpu", **{"batch-size": 1}
+)
+DIAGNOSE = command("diagnose", out="diagnosis", rule="lenience", device="cpu", **{"num-prompts": 3, "batch-size": 2})
 PARALLEL = command("generate", out="parallel.jsonl", **{"tp-plan": "auto", "num-prompts": 2, "batch-size": 2})
+LOST = ["lost.jsonl" if part == "answers.jsonl" else part for part in GENERATE]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +62,9 @@ def linked(models, folder):
 
 
 def environment(**more):
-    return {**os.environ, "PYTHONPATH": str(Path(sv.__file__).parents[1]), "OMP_NUM_THREADS": "1", **more}
+    """Of a process that uses this package, one thread, and no GPU."""
+    package = str(Path(sv.__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": package, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **more}
 
 
 def alone(folder, arguments, monkeypatch):
@@ -68,16 +74,23 @@ def alone(folder, arguments, monkeypatch):
 
 @pytest.fixture(scope="module")
 def two(models, tmp_path_factory):
-    """The folder in which two processes ran the commands, started by `accelerate launch`."""
+    """The folder in which two processes ran the commands; the second died in the last of them."""
     folder = linked(models, tmp_path_factory.mktemp("two"))
-    (folder / "commands.json").write_text(json.dumps([CALIBRATE, GENERATE, DIAGNOSE, PARALLEL]))
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    launch += ["--main_process_port", str(free_port())]
-    run = subprocess.run(
-        [*launch, str(WORKER), "commands.json"], cwd=folder, env=environment(), capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
+    (folder / "commands.json").write_text(json.dumps([CALIBRATE, DIAGNOSE, PARALLEL, LOST]))
+    ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), "commands.json"],
+            cwd=folder,
+            env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **ranks),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    errors = [process.communicate()[1] for process in processes]
+    assert processes[1].returncode == -9, errors[1][-3000:]
+    assert processes[0].returncode > 0, errors[0][-3000:]
     return folder
 
 
@@ -98,9 +111,17 @@ def test_the_table_is_that_of_one_process(two, folder, monkeypatch):
     assert CalibrationTable.from_pretrained(two / "calibration").number.sum() > 30
 
 
-def test_the_answers_are_those_of_one_process(two, folder, monkeypatch):
-    assert alone(folder, GENERATE, monkeypatch).exit_code == 0
-    assert (folder / "answers.jsonl").read_bytes() == (two / "answers.jsonl").read_bytes()
+def test_the_answers_are_those_of_one_process(folder, monkeypatch):
+    """As `docs/scaling.md` starts it."""
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    launch += ["--main_process_port", str(free_port()), "-m", "hf_specverify.cli"]
+    run = subprocess.run([*launch, *GENERATE], cwd=folder, env=environment(), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    both = (folder / "answers.jsonl").read_bytes()
+    assert len(both.splitlines()) == PROMPTS
+    assert alone(folder, [*GENERATE, "--out", "alone.jsonl"], monkeypatch).exit_code == 0
+    assert (folder / "alone.jsonl").read_bytes() == both
 
 
 def test_the_diagnosis_is_that_of_one_process(two, folder, monkeypatch):
@@ -116,34 +137,17 @@ def test_the_diagnosis_is_that_of_one_process(two, folder, monkeypatch):
 
 def test_a_tensor_parallel_target_answers_as_a_whole_one(two, folder, monkeypatch):
     whole = [part for part in PARALLEL if part not in ("--tp-plan", "auto")]
-    assert alone(folder, whole, monkeypatch).exit_code == 0
+    assert alone(folder, [*whole, "--device", "cpu"], monkeypatch).exit_code == 0
     assert (folder / "parallel.jsonl").read_text() == (two / "parallel.jsonl").read_text()
 
 
 def test_a_run_that_lost_a_process_goes_on(two, folder, monkeypatch):
-    """Process 1 dies after its first part; the other ends with an error, and one process does the rest."""
-    (folder / "commands.json").write_text(json.dumps([GENERATE]))
-    port = str(free_port())
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), "commands.json", "1"],
-            cwd=folder,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(
-                RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=port,
-            ),
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    errors = [process.communicate()[1] for process in processes]
-    assert processes[1].returncode == -9, errors[1][-2000:]
-    assert processes[0].returncode not in (0, -9), errors[0][-2000:]
-    parts = folder / "answers.jsonl.parts"
-    assert sorted(path.name for path in parts.glob("0*")) == [f"00000{n}.json" for n in (0, 1, 2, 4)]
-    assert not (folder / "answers.jsonl").exists()
-    before = {path: path.stat().st_mtime_ns for path in parts.glob("0*")}
-    assert alone(folder, GENERATE, monkeypatch).exit_code == 0
-    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
-    assert (folder / "answers.jsonl").read_bytes() == (two / "answers.jsonl").read_bytes()
+    """Process 1 died after its first part, and the other ended with an error; one process does the rest."""
+    parts = two / "lost.jsonl.parts"
+    before = {path: path.read_bytes() for path in parts.glob("0*")}
+    assert sorted(path.name for path in before) == [f"00000{number}.json" for number in (0, 1, 2, 4)]
+    assert not (two / "lost.jsonl").exists()
+    assert alone(two, LOST, monkeypatch).exit_code == 0
+    assert all(path.read_bytes() == content for path, content in before.items())  # seconds would differ
+    assert alone(folder, LOST, monkeypatch).exit_code == 0
+    assert (two / "lost.jsonl").read_bytes() == (folder / "lost.jsonl").read_bytes()

@@ -29,11 +29,18 @@ def die_after_a_part(self, team, total, settings, make, save, *more):
     return complete(self, team, total, settings, make, save_and_die, *more)
 
 
+def run(arguments):
+    try:
+        app(arguments)
+    except SystemExit as end:  # as a command ends
+        assert not end.code, arguments
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     Team.leave = lambda team: None  # the next command goes on with the same connections
     *commands, last = json.loads(Path(sys.argv[1]).read_text())
     for arguments in commands:
-        app(arguments, standalone_mode=False)
+        run(arguments)
     Parts.complete = die_after_a_part
-    app(last, standalone_mode=False)
+    run(last)

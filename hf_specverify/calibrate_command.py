@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
-from .benchmark.environment import load_model
 from .benchmark.prompts import chat_encoder, encode_chunk, read_prompts, select_evenly, sha256_of_file
 from .benchmark.runs import pad_token_id
-from .calibrating import CalibrationSamples, calibrate, default_signals
+from .benchmark.settings import LOOKUP
+from .calibrating import CalibrationSamples, default_signals, record_batch
 from .command_options import (
     BatchSize,
     Companion,
@@ -32,10 +32,14 @@ from .command_options import (
     Seed,
     Target,
 )
-from .command_output import clean_stdout, print_json, progress_bar
-from .drafting import PromptLookup
+from .command_output import clean_stdout, print_json
+from .decoding.traits import input_device
 from .hub.commanding import parse_forms, parse_names, with_command
+from .hub.describing import describe_calibration
 from .hub.figures import Figures
+from .parts import Parts
+from .placing import CompanionDevice, Device, DeviceMap, DraftDevice, ModelNames, Placement, TpPlan
+from .progress import progress_of
 from .scheduling.calibration import CalibrationTable
 from .scheduling.information import InformationTable
 
@@ -68,10 +72,17 @@ def calibrate_command(
             help="ROLE=FORM: what a dense model's weights were quantised to before, such as target=gguf-q4_k_m."
         ),
     ] = None,
+    device: Device = None,
+    device_map: DeviceMap = None,
+    tp_plan: TpPlan = None,
+    draft_device: DraftDevice = None,
+    companion_device: CompanionDevice = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Learn which draft tokens are accepted, from a prompt file, and write the table that predicts it.
+
+    Under `accelerate launch` the prompts are shared out over its processes; the table is the same.
 
     Examples:
 
@@ -83,23 +94,24 @@ def calibrate_command(
     names, forms = parse_names(name or ()), parse_forms(form or ())
     texts = read_prompts(prompts)
     texts = [texts[index] for index in select_evenly(num_prompts, len(texts))]
-    model = load_model(target, dtype)
-    drafter = PromptLookup(lookup_ngram) if draft == "lookup" else load_model(draft, dtype, draft_quantization)
-    second = None if companion is None else load_model(companion, dtype, companion_quantization)
+    placement = Placement(device, device_map, tp_plan, draft_device, companion_device)
+    team = placement.join()
+    chosen = ModelNames(target, draft, draft_quantization, companion, companion_quantization, lookup_ngram)
+    model, drafter, second = placement.load(chosen, dtype, team)
     tokenizer = AutoTokenizer.from_pretrained(target)
     pad = pad_token_id(model, tokenizer)
     chunks = [texts[start : start + batch_size] for start in range(0, len(texts), batch_size)]
-    inputs = [encode_chunk(chat_encoder(tokenizer), chunk, pad, model.device) for chunk in chunks]
-    sampling: dict[str, Any] = {"do_sample": temperature > 0}
+    options: dict[str, Any] = {"do_sample": temperature > 0}
     if temperature > 0:
-        sampling |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
+        options |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
+    options |= {"max_new_tokens": max_new_tokens, "pad_token_id": pad}
     metadata = {
         "target": target,
         "draft": draft,
         "draft_quantization": draft_quantization,
         "companion": companion,
         "companion_quantization": companion_quantization,
-        "lookup_ngram": lookup_ngram if draft == "lookup" else None,
+        "lookup_ngram": lookup_ngram if draft == LOOKUP else None,
         "dtype": dtype,
         "temperature": temperature,
         "num_draft_tokens": num_draft_tokens,
@@ -109,33 +121,29 @@ def calibrate_command(
         "num_prompts": num_prompts,
         "seed": seed,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    unfinished = out / "samples.safetensors"
     recorded = default_signals(drafter, second)
-    samples = _continued(unfinished, recorded, metadata)
-    with clean_stdout(as_json), progress_bar(quiet) as progress:
-        task = progress.add_task("batches", total=len(inputs), completed=samples.batches)
 
-        def on_batch(found: CalibrationSamples) -> None:
-            found.save(unfinished)
-            torch.manual_seed(seed + found.batches)
-            progress.update(task, completed=found.batches)
+    def record(number: int) -> CalibrationSamples:
+        inputs = encode_chunk(chat_encoder(tokenizer), chunks[number], pad, input_device(model))
+        torch.manual_seed(seed + number)
+        found = CalibrationSamples.empty(recorded, metadata)
+        found.add(*record_batch(model, drafter, second, inputs, recorded, num_draft_tokens, options))
+        return found
 
-        torch.manual_seed(seed + samples.batches)
-        table = calibrate(
-            model,
-            drafter,
-            inputs,
-            companion_model=second,
-            num_draft_tokens=num_draft_tokens,
-            sets=_sets(recorded, signals),
-            metadata={key: value for key, value in metadata.items() if key not in ("target", "draft", "companion")},
-            samples=samples,
-            on_batch=on_batch,
-            max_new_tokens=max_new_tokens,
-            pad_token_id=pad,
-            **sampling,
-        )
+    settings = {**metadata, "batch_size": batch_size, "signals": recorded}
+    parts = Parts(out / "parts", ".safetensors")
+    with clean_stdout(as_json), progress_of("batches", team, quiet) as on_part:
+        paths = parts.complete(team, len(chunks), settings, record, CalibrationSamples.save, on_part)
+    team.leave()
+    if not team.is_first:
+        return
+    samples = CalibrationSamples.join([CalibrationSamples.load(path, recorded) for path in paths])
+    samples.save(out / "samples.safetensors")
+    table = samples.fit(
+        sets=_sets(recorded, signals),
+        metadata={key: value for key, value in metadata.items() if key not in ("target", "draft", "companion")},
+        origin=describe_calibration(model, drafter, second, num_draft_tokens, options),
+    )
     gains = table.information_gain()
     table.metadata["companion_bits"] = gains.companion_bits
     data = {"sha256": metadata["prompts_sha256"], "num_prompts": num_prompts, "max_new_tokens": max_new_tokens}
@@ -165,20 +173,6 @@ def _sets(names: tuple[str, ...], chosen: str | None) -> list[tuple[str, ...]] |
     own = tuple(chosen.split(","))
     others = [pair for size in (1, 2) for pair in combinations(names, size)]
     return [own, *(pair for pair in others if set(pair) != set(own))]
-
-
-def _continued(path: Path, names: tuple[str, ...], settings: dict[str, Any]) -> CalibrationSamples:
-    """The samples of an interrupted run with the same settings, or none yet."""
-    if not path.exists():
-        return CalibrationSamples.empty(names, settings)
-    samples = CalibrationSamples.load(path, names)
-    for name, value in settings.items():
-        if samples.settings.get(name) != value:
-            raise ValueError(
-                f"{path} was made with {name}={samples.settings.get(name)!r}, now it is {value!r}; allowed: the same, "
-                "or another folder"
-            )
-    return samples
 
 
 def show(table: CalibrationTable, gains: InformationTable, console: Console) -> None:

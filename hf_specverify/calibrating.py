@@ -55,6 +55,26 @@ class CalibrationSamples:
         self.groups = torch.cat([self.groups, groups + self.sequences])
         self.batches, self.sequences = self.batches + 1, self.sequences + sequences
 
+    @classmethod
+    def join(cls, batches: Sequence[CalibrationSamples]) -> CalibrationSamples:
+        """The samples of single batches, at least one, in order."""
+        found = cls.empty(tuple(batches[0].signals), batches[0].settings)
+        for batch in batches:
+            found.add(batch.signals, batch.outcome, batch.groups, batch.sequences)
+        return found
+
+    def fit(self, **options: Any) -> CalibrationTable:
+        """The table of these samples; options as for `CalibrationTable.fit`.
+
+        Raises:
+            ValueError: if no position was reached.
+        """
+        if not len(self.outcome):
+            raise ValueError(
+                "batches: no draft token was verified; allowed: at least one prompt that leaves room for drafts"
+            )
+        return CalibrationTable.fit(self.signals, self.outcome, self.groups, **options)
+
     def save(self, path: Path) -> None:
         """Write them; the old file stays whole until the new one is."""
         counts = torch.tensor([self.batches, self.sequences])
@@ -139,18 +159,31 @@ def calibrate(
     done = found.batches
     for number, inputs in enumerate(batches):
         if number >= done:
-            strategy = _Recording(draft, companion_model, names, num_draft_tokens)
-            target.generate(**inputs, custom_generate=strategy, **generate_options)
-            assert strategy.schedule is not None
-            found.add(*strategy.schedule.samples(), sequences=len(inputs["input_ids"]))
+            found.add(*record_batch(target, draft, companion_model, inputs, names, num_draft_tokens, generate_options))
             if on_batch is not None:
                 on_batch(found)
-    if not len(found.outcome):
-        raise ValueError(
-            "batches: no draft token was verified; allowed: at least one prompt that leaves room for drafts"
-        )
     origin = describe_calibration(target, draft, companion_model, num_draft_tokens, generate_options)
-    return CalibrationTable.fit(found.signals, found.outcome, found.groups, sets=sets, metadata=metadata, origin=origin)
+    return found.fit(sets=sets, metadata=metadata, origin=origin)
+
+
+def record_batch(
+    target: Any,
+    draft: Any,
+    companion_model: Any,
+    inputs: Mapping[str, Tensor],
+    names: Sequence[str],
+    num_draft_tokens: int | None,
+    generate_options: Mapping[str, Any],
+) -> tuple[dict[str, Tensor], Tensor, Tensor, int]:
+    """Generate for one batch; arguments as for `calibrate`, `names` being the signals to record.
+
+    Returns:
+        What `CalibrationSamples.add` takes.
+    """
+    strategy = _Recording(draft, companion_model, tuple(names), num_draft_tokens)
+    target.generate(**inputs, custom_generate=strategy, **generate_options)
+    assert strategy.schedule is not None
+    return *strategy.schedule.samples(), len(inputs["input_ids"])
 
 
 class _Recording(SpeculativeDecoding):

@@ -1,4 +1,4 @@
-"""The command line: `specverify demo | bench | calibrate | profile | explain | companion | diagnose | push | tables`.
+"""The command line: `specverify demo | generate | bench | calibrate | profile | explain | companion | diagnose | …`.
 
 Nothing heavy is imported here, so that `--help` and mistakes are answered at once; each command imports what it runs.
 
@@ -164,6 +164,12 @@ def _hand_on(name: str, module: str, function: str, summary: str) -> None:
     app.command(name=name, add_help_option=False, context_settings=settings, help=text)(command)
 
 
+_hand_on(
+    "generate",
+    "hf_specverify.generate_command",
+    "generate_command",
+    "Answer the prompts of a file, on one or many processes",
+)
 _hand_on(
     "bench",
     "hf_specverify.benchmark.bench_command",

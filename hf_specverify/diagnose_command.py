@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
-from .benchmark.environment import describe_environment, load_model
+from .benchmark.environment import describe_environment
 from .benchmark.prompts import read_prompts, select_evenly, sha256_of_file
 from .benchmark.runs import neutral_generation, pad_token_id
+from .benchmark.settings import LOOKUP
 from .command_options import (
     BatchSize,
     Draft,
@@ -28,11 +30,18 @@ from .command_options import (
     Seed,
     Target,
 )
-from .command_output import clean_stdout, print_json, progress_bar
-from .diagnostics import Diagnosis, DiagnosisSamples, diagnose, num_calls
+from .command_output import clean_stdout, print_json
+from .decoding.traits import input_device
+from .diagnostics import Diagnosis, DiagnosisSamples
+from .diagnostics.calls import Calls, plan_calls
 from .diagnostics.report_tables import ARM_LABELS
+from .diagnostics.samples import ArmRun
 from .diagnostics.tasks import TASK_KINDS, read_tasks
-from .drafting import PromptLookup
+from .parts import Parts
+from .placing import Device, DeviceMap, DraftDevice, ModelNames, Placement, TpPlan
+from .progress import progress_of
+from .report.json_files import read_json, write_json
+from .sharding import Team
 
 
 def diagnose_command(
@@ -65,12 +74,17 @@ def diagnose_command(
     draft_quantization: DraftQuantization = "none",
     lookup_ngram: LookupNgram = 2,
     seed: Seed = 0,
+    device: Device = None,
+    device_map: DeviceMap = None,
+    tp_plan: TpPlan = None,
+    draft_device: DraftDevice = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure what a lossy rule does to law, text, task scores and speed, beside target, matched baseline and lossless.
 
     The models' own generation settings (penalties, top-k …) are put aside, for all ways of generating alike.
+    Under `accelerate launch` the calls are shared out over its processes.
 
     Examples:
 
@@ -87,26 +101,25 @@ def diagnose_command(
     chosen = select_evenly(num_prompts, len(texts))
     tasks = None if task is None else read_tasks(prompts, task, chosen, allow_execution=execute_generated_code)
     _check_template(template)
-    model = load_model(target, dtype)
-    drafter = PromptLookup(lookup_ngram) if draft == "lookup" else load_model(draft, dtype, draft_quantization)
+    placement = Placement(device, device_map, tp_plan, draft_device)
+    team = placement.join()
+    chosen_models = ModelNames(target, draft, draft_quantization, lookup_ngram=lookup_ngram)
+    model, drafter, _ = placement.load(chosen_models, dtype, team)
     tokenizer = AutoTokenizer.from_pretrained(target)
     out.mkdir(parents=True, exist_ok=True)
     metadata = {
-        "draft_quantization": draft_quantization if draft != "lookup" else None,
+        "draft_quantization": draft_quantization if draft != LOOKUP else None,
         "template": template,
         "prompt_file": prompts.name,
         "prompt_file_sha256": sha256_of_file(prompts),
-        **describe_environment(model.device),
+        **describe_environment(input_device(model)),
     }
-    models = [model] if draft == "lookup" else [model, drafter]
+    models = [model] if draft == LOOKUP else [model, drafter]
     with clean_stdout(as_json), neutral_generation(models, pad_token_id(model, tokenizer)):
-        found = _run(
-            out / "samples.json",
-            num_calls(-(-num_prompts // batch_size), repeats, matched),
-            quiet,
-            target=model,
-            draft=drafter,
-            prompts=[template.replace("{prompt}", texts[index]) for index in chosen],
+        calls = plan_calls(
+            model,
+            drafter,
+            [template.replace("{prompt}", texts[index]) for index in chosen],
             rule=verification,
             options=options,
             tokenizer=tokenizer,
@@ -118,11 +131,15 @@ def diagnose_command(
             max_new_tokens=max_new_tokens,
             num_draft_tokens=num_draft_tokens,
             draft_temperature=draft_temperature,
-            metadata=metadata,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
         )
+        runs = _run(calls, Parts(out / "parts"), team, quiet)
+    team.leave()
+    if not team.is_first:
+        return
+    found = Diagnosis(DiagnosisSamples(calls.settings, runs), metadata)
     found.save(out)
     if as_json:
         figures = found.to_dict()
@@ -132,17 +149,15 @@ def diagnose_command(
         show(found, Console())
 
 
-def _run(path: Path, total: int, quiet: bool, **arguments: Any) -> Diagnosis:
-    """Diagnose with a progress bar; samples are kept in a file, and those that it holds are not made again."""
-    samples = DiagnosisSamples.load(path) if path.exists() else DiagnosisSamples()
-    with progress_bar(quiet) as progress:
-        task = progress.add_task("calls", total=total, completed=len(samples.runs))
+def _run(calls: Calls, parts: Parts, team: Team, quiet: bool) -> list[ArmRun]:
+    """Make the calls that are missing, with a progress bar; all of them, in order."""
 
-        def on_batch(found: DiagnosisSamples) -> None:
-            found.save(path)
-            progress.update(task, completed=len(found.runs))
+    def save(run: ArmRun, path: Path) -> None:
+        write_json(path, asdict(run))
 
-        return diagnose(samples=samples, on_batch=on_batch, **arguments)
+    with calls.own_randomness(), progress_of("calls", team, quiet) as on_part:
+        paths = parts.complete(team, len(calls), calls.settings, calls.make, save, on_part, calls.warm_up)
+    return [ArmRun.from_dict(read_json(path)) for path in paths] if team.is_first else []
 
 
 def parse_options(given: list[str] | tuple[str, ...]) -> dict[str, Any]:

@@ -18,12 +18,13 @@ from hf_specverify.hub import pushing, shipped
 # Each command: where it is, what a user may interrupt there, and whether it takes long.
 PLACES = {
     "demo": ("hf_specverify.benchmark.demo", "load_model", True),
+    "generate": ("hf_specverify.placing", "load_model", True),
     "bench": ("hf_specverify.benchmark.bench_command", "load_model", True),
-    "calibrate": ("hf_specverify.calibrate_command", "load_model", True),
+    "calibrate": ("hf_specverify.placing", "load_model", True),
     "profile": ("hf_specverify.profile_command", "load_model", True),
     "explain": ("hf_specverify.explain_command", "load_model", True),
     "companion": ("hf_specverify.companion_command", "make_companion", False),
-    "diagnose": ("hf_specverify.diagnose_command", "load_model", True),
+    "diagnose": ("hf_specverify.placing", "load_model", True),
     "push": ("hf_specverify.push_command", "push_folder", False),
     "tables": ("hf_specverify.tables_command", "load_model", False),
 }
@@ -61,6 +62,7 @@ def arguments(name, folder):
         "demo": [*models, *prompts, "--max-new-tokens", 4, "--batch-size", 2, "--repeats", 1],
         "bench": [*models, *prompts, *small, "--num-draft-tokens", 2, "--temperature", 0, "--repeats", 1],
         "calibrate": [*models, *prompts, *small, *out],
+        "generate": [*models, *prompts, *small, *out],
         "profile": [*models, *out, "--batch-size", 1, "--tokens", "1,2", "--context", 8],
         "explain": [*models, "--batch-size", 1, "--context", 8],
         "companion": [*models[2:], *out, "--method", "layers", "--num-layers", 1],
@@ -181,11 +183,14 @@ def test_a_fault_of_ours_is_1_and_one_line(name, run, folder, monkeypatch):
 def options():
     """{command: {name of an option: (all its names, its help)}}"""
     found = {}
-    for name, (module, _, _) in PLACES.items():
+    for name in PLACES:
         single = typer.Typer()
-        functions = {"demo": cli.demo, "bench": "bench"}
-        function = functions.get(name, f"{name}_command")
-        single.command()(function if callable(function) else getattr(importlib.import_module(module), function))
+        module = {"bench": "benchmark.bench_command"}.get(name, f"{name}_command")
+        function = "bench" if name == "bench" else module
+        if name == "demo":
+            single.command()(cli.demo)
+        else:
+            single.command()(getattr(importlib.import_module(f"hf_specverify.{module}"), function))
         parameters = [one for one in typer.main.get_command(single).params if one.opts[0].startswith("--")]
         found[name] = {one.opts[0]: (tuple(one.opts), one.help) for one in parameters}
     return found

@@ -62,13 +62,14 @@ def test_an_interrupted_run_goes_on_and_another_one_does_not(folders, monkeypatc
 
     monkeypatch.setattr(Comparison, "generate", counted)
     assert run(folders, "--no-matched", verification="min_p").exit_code != 0
-    assert len(sv.DiagnosisSamples.load(folders / "out" / "samples.json").runs) == 3
+    parts = folders / "out" / "parts"
+    assert sorted(path.name for path in parts.glob("0*")) == ["000000.json", "000001.json", "000002.json"]
     result = run(folders, "--no-matched", "--quiet", verification="min_p")
     assert result.exit_code == 0, result.output
     assert made.count(8) == 4 + 3
     assert result.stdout == ""
     other = run(folders, "--no-matched", verification="typical")
-    assert "samples were made with rule=" in str(other.exception)
+    assert "was made with rule=" in str(other.exception)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_an_interrupted_run_goes_on_and_another_one_does_not(folders, monkeypatc
         ({"task": "poems"}, "kind='poems'"),
         ({"temperature": 0}, "temperature=0"),
         ({"template": "nothing"}, "template='nothing'"),
-        ({"option": "leniency"}, "option='leniency'"),
+        ({"verification-option": "leniency"}, "verification_option='leniency'"),
         ({"num-prompts": 9}, "num_prompts=9"),
     ],
 )

@@ -75,32 +75,42 @@ def parse_form(text: str, name: str = "quantization") -> tuple[str, dict[str, in
     return quantization, {name: int(number) for name, number in cuts.items()}
 
 
-def load_model(name: str, dtype: str, form: str = "none") -> Any:
-    """Load a causal language model onto the default device, for inference.
+def load_model(name: str, dtype: str, form: str = "none", device: torch.device | None = None) -> Any:
+    """Load a causal language model onto a device, for inference.
 
     Args:
         name: Hub id or folder.
         dtype: of the weights, or of what quantization leaves alone.
         form: "none" | "nf4" | "int8" (the last two need bitsandbytes), then what is cut, see `parse_form`.
+        device: where to; None is the first GPU where there is one, else the CPU.
 
     Raises:
         ValueError: if `dtype` or `form` is not allowed, or the model can't be cut so.
     """
     quantization, cuts = parse_form(form)
-    model = _load(name, dtype, quantization)
+    model = _load(name, dtype, quantization, device or default_device())
     if "layers" in cuts:
         model = cut_layers(model, cuts["layers"])
     return trim_vocabulary(model, cuts["trim"]) if "trim" in cuts else model
 
 
-def _load(name: str, dtype: str, quantization: str) -> Any:
+def check_dtype(dtype: str) -> None:
+    """Refuse a name of no dtype.
+
+    Raises:
+        ValueError: naming those that are allowed.
+    """
     if dtype not in DTYPES:
         raise ValueError(f"dtype={dtype!r}; allowed: {', '.join(DTYPES)}")
+
+
+def _load(name: str, dtype: str, quantization: str, device: torch.device) -> Any:
+    check_dtype(dtype)
     options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
     if quantization == "none":
-        return AutoModelForCausalLM.from_pretrained(name, **options).to(default_device()).eval()
+        return AutoModelForCausalLM.from_pretrained(name, **options).to(device).eval()
     options["quantization_config"] = _quantization_config(quantization)
-    options["device_map"] = str(default_device())
+    options["device_map"] = str(device)
     return AutoModelForCausalLM.from_pretrained(name, **options).eval()
 
 

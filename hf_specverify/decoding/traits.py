@@ -49,8 +49,9 @@ def input_device(model: Any) -> torch.device:
     """Where a model takes its input ids; offloaded weights are on meta, and their hook knows the device."""
     device: torch.device = model.get_input_embeddings().weight.device
     if device.type == "meta":
-        hook = getattr(model, "_hf_hook", None) or getattr(model.get_input_embeddings(), "_hf_hook", None)
-        execution = getattr(hook, "execution_device", None)
+        hooks = [getattr(part, "_hf_hook", None) for part in (model.get_input_embeddings(), model)]
+        known = (getattr(hook, "execution_device", None) for hook in hooks)
+        execution = next((device for device in known if device is not None), None)
         if execution is None:
             raise ValueError(
                 f"{type(model).__name__} is on the device 'meta', without weights; allowed: any real device"

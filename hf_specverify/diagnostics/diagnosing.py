@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..decoding.traits import input_device
-from .arms import ARMS, MATCHED, Comparison, Generated
+from .arms import ARMS
+from .calls import plan_calls
 from .diagnosis import Diagnosis
-from .inputs import as_batches, check_arguments
-from .position_reading import PositionReading
-from .samples import ArmRun, DiagnosisSamples, SequenceSample, short_numbers
-from .settings import describe
+from .samples import DiagnosisSamples
 from .tasks import Task
-from .text_metrics import distinct_share, ending, repetition
 
 
 def diagnose(
@@ -71,35 +66,18 @@ def diagnose(
     Raises:
         ValueError, TypeError: for arguments that are not allowed, or samples that were made with others.
     """
-    comparison = Comparison(
-        target,
-        draft,
-        rule,
-        dict(options or {}),
-        num_draft_tokens,
-        draft_temperature,
-        max_new_tokens,
-        dict(generate_options),
-    )
-    batches = as_batches(prompts, tokenizer, batch_size, comparison)
-    arms = [arm for arm in ARMS if matched or arm != MATCHED]
-    check_arguments(tasks, tokenizer, repeats, max_new_tokens, batches)
-    if matched and not comparison.has_matched_baseline:
-        raise ValueError(f"matched=True: the baseline of rule={rule!r} needs a draft model; allowed is matched=False")
+    calls = plan_calls(
+        target, draft, prompts, rule=rule, options=options, tokenizer=tokenizer, batch_size=batch_size, tasks=tasks,
+        matched=matched, repeats=repeats, seed=seed, max_new_tokens=max_new_tokens,
+        num_draft_tokens=num_draft_tokens, draft_temperature=draft_temperature, **generate_options,
+    )  # fmt: skip
     found = DiagnosisSamples() if samples is None else samples
-    found.match(describe(comparison, arms, batches, tasks, repeats, seed))
-    calls = [(repeat, number, arm) for repeat in range(repeats) for number in range(len(batches)) for arm in arms]
-    device = input_device(target)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        # All of them first: what one of them refuses should not be found out after an hour.
-        for arm in arms if len(found.runs) < len(calls) else ():
-            comparison.warm_up(arm, batches[0])
+    found.match(calls.settings)
+    with calls.own_randomness():
+        if len(found.runs) < len(calls):
+            calls.warm_up()
         for index in range(len(found.runs), len(calls)):
-            repeat, number, arm = calls[index]
-            torch.manual_seed(seed * 1_000_003 + index)
-            first = sum(len(inputs["input_ids"]) for inputs in batches[:number])
-            sequences = _sequences(comparison, arm, batches[number], first, tokenizer, tasks)
-            found.runs.append(ArmRun(arm, repeat, number, sequences))
+            found.runs.append(calls.make(index))
             if on_batch is not None:
                 on_batch(found)
     return Diagnosis(found, dict(metadata or {}))
@@ -108,52 +86,3 @@ def diagnose(
 def num_calls(batches: int, repeats: int = 1, matched: bool = True) -> int:
     """How many calls of `generate` a diagnosis measures."""
     return batches * repeats * (len(ARMS) - (not matched))
-
-
-def _sequences(
-    comparison: Comparison,
-    arm: str,
-    inputs: Mapping[str, Tensor],
-    first: int,
-    tokenizer: Any,
-    tasks: Sequence[Task | None] | None,
-) -> list[SequenceSample]:
-    """Generate for a batch whose prompts are numbered from `first`, and measure."""
-    generated = comparison.generate(arm, inputs)
-    reading = comparison.read(arm, inputs, generated)
-    return [
-        _sample(comparison, generated, reading, row, first + row, tokenizer, tasks[first + row] if tasks else None)
-        for row in range(len(generated.new))
-    ]
-
-
-def _sample(
-    comparison: Comparison,
-    generated: Generated,
-    reading: PositionReading,
-    row: int,
-    prompt: int,
-    tokenizer: Any,
-    task: Task | None,
-) -> SequenceSample:
-    tokens = generated.new[row]
-    work = generated.work[row] if generated.work is not None else None
-    text = None if tokenizer is None else str(tokenizer.decode(tokens, skip_special_tokens=True))
-    positions = reading.positions[row]
-    return SequenceSample(
-        prompt=prompt,
-        tokens=len(tokens),
-        ending=ending(tokens, comparison.end_tokens, comparison.max_new_tokens),
-        log_likelihood=reading.log_likelihoods[row],
-        distinct_1=distinct_share(tokens, 1),
-        distinct_2=distinct_share(tokens, 2),
-        repetition=repetition(tokens),
-        seconds=generated.seconds / len(generated.new),
-        passes=len(tokens) if work is None else work.passes,
-        verified=0 if work is None else work.verified,
-        accepted=0 if work is None else work.accepted,
-        score=None if task is None or text is None else task.score(text),
-        task=None if task is None else task.name,
-        text=text,
-        positions=None if positions is None else {name: short_numbers(v) for name, v in positions.items()},
-    )

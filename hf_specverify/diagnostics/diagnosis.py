@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..report.as_json import match_fields
+from ..report.json_files import read_json, write_json
 from .arms import RULE
 from .bootstrap import Estimate, Ratio, compare, estimate
 from .figures import FIGURES, Figure, score_figure
@@ -16,7 +17,7 @@ from .html_report import html_report
 from .law_summary import EntropyBin, LawFigure, Positions, shift_by_entropy, summarise_laws
 from .markdown_report import markdown_report
 from .plots import draw_plots
-from .samples import DiagnosisSamples, SequenceSample, read_json, write_json
+from .samples import DiagnosisSamples, SequenceSample
 
 _DERIVED = ("table", "comparisons", "laws", "by_entropy")
 

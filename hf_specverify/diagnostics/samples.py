@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import isfinite
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..report.as_json import match_fields
+from ..report.json_files import read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -123,25 +123,6 @@ class DiagnosisSamples:
             FileNotFoundError: if there is none.
         """
         return cls.from_dict(read_json(path))
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Write a file of JSON; the old one stays whole until the new one is."""
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n", encoding="utf-8")
-    unfinished.replace(path)
-
-
-def read_json(path: Path) -> Any:
-    """Read a file of JSON.
-
-    Raises:
-        ValueError: if it is none.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
 
 
 def short_numbers(values: list[float]) -> list[float | None]:

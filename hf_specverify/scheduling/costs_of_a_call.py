@@ -49,6 +49,11 @@ def costs_of(config: SpeculationConfig, drafter: Drafter, companion_model: Any, 
 
 def _measured(draft: Any, companion_model: Any, call: DraftingCall) -> CostModel:
     """Costs that are measured in the first call that needs them."""
+    if (getattr(call.target, "tp_size", None) or 1) > 1:
+        raise ValueError(
+            "costs=None: a tensor-parallel target is in several processes, which would measure different costs and no "
+            "longer run the same forwards; allowed: a CostModel, or the path of a saved one"
+        )
     key = (call.state.batch_size, _kind(draft), _kind(companion_model))
     measured = _MEASURED.setdefault(call.target, {})
     if key not in measured:

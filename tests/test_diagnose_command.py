@@ -78,7 +78,7 @@ def test_an_interrupted_run_goes_on_and_another_one_does_not(folders, monkeypatc
         ({"task": "poems"}, "kind='poems'"),
         ({"temperature": 0}, "temperature=0"),
         ({"template": "nothing"}, "template='nothing'"),
-        ({"option": "leniency"}, "option='leniency'"),
+        ({"verification-option": "leniency"}, "verification_option='leniency'"),
         ({"num-prompts": 9}, "num_prompts=9"),
     ],
 )

@@ -32,7 +32,9 @@ CALIBRATE = command(
 GENERATE = command(
     "generate", out="answers.jsonl", temperature=1, verification="block", device="cpu", **{"batch-size": 1}
 )
-DIAGNOSE = command("diagnose", out="diagnosis", verification="lenience", device="cpu", **{"num-prompts": 3, "batch-size": 2})
+DIAGNOSE = command(
+    "diagnose", out="diagnosis", verification="lenience", device="cpu", **{"num-prompts": 3, "batch-size": 2}
+)
 PARALLEL = command("generate", out="parallel.jsonl", **{"tp-plan": "auto", "num-prompts": 2, "batch-size": 2})
 LOST = ["lost.jsonl" if part == "answers.jsonl" else part for part in GENERATE]
 

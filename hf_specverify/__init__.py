@@ -23,7 +23,7 @@ _PLACES = {
     "companions": ("CompanionReport", "cut_layers", "make_companion"),
     "config": ("SpeculationConfig",),
     "diagnostics": ("Diagnosis", "DiagnosisSamples", "diagnose", "first_divergence"),
-    "drafting": ("DraftModel", "Drafter", "PromptLookup"),
+    "drafting": ("DraftModel", "Drafter", "EarlyExit", "PromptLookup"),
     "drafting.trimmed": ("trim_vocabulary",),
     "integration": ("SpeculativeDecoding", "SpeculativeOutput", "disable", "enable", "enabled"),
     "report": ("SpeculationReport",),

@@ -12,15 +12,16 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
+from .benchmark.drafts import LOOKUP, check_trim_text, load_draft
 from .benchmark.environment import load_model
 from .benchmark.prompts import chat_encoder, encode_chunk, read_prompts, select_evenly, sha256_of_file
 from .benchmark.runs import pad_token_id
 from .calibrating import CalibrationSamples, calibrate, default_signals
 from .command_options import (
+    AnyDraft,
     BatchSize,
     Companion,
     CompanionQuantization,
-    Draft,
     DraftQuantization,
     Dtype,
     Json,
@@ -31,9 +32,9 @@ from .command_options import (
     Quiet,
     Seed,
     Target,
+    TrimText,
 )
 from .command_output import clean_stdout, print_json, progress_bar
-from .drafting import PromptLookup
 from .hub.commanding import parse_forms, parse_names, with_command
 from .hub.figures import Figures
 from .scheduling.calibration import CalibrationTable
@@ -45,7 +46,7 @@ def calibrate_command(
     target: Target,
     prompts: Prompts,
     out: Annotated[Path, typer.Option(help="Folder of the table; an interrupted run is continued.")],
-    draft: Draft = "lookup",
+    draft: AnyDraft = LOOKUP,
     companion: Companion = None,
     num_prompts: NumPrompts = 64,
     max_new_tokens: MaxNewTokens = 128,
@@ -55,6 +56,7 @@ def calibrate_command(
     dtype: Dtype = "bfloat16",
     draft_quantization: DraftQuantization = "none",
     companion_quantization: CompanionQuantization = "none",
+    trim_text: TrimText = None,
     lookup_ngram: LookupNgram = 2,
     seed: Seed = 0,
     signals: Annotated[str | None, typer.Option(help="The table's signals, separated by commas; up to three.")] = None,
@@ -81,11 +83,15 @@ def calibrate_command(
       --prompts prompts.jsonl --out with-companion
     """
     names, forms = parse_names(name or ()), parse_forms(form or ())
+    check_trim_text(trim_text, draft_quantization, companion_quantization)
     texts = read_prompts(prompts)
     texts = [texts[index] for index in select_evenly(num_prompts, len(texts))]
     model = load_model(target, dtype)
-    drafter = PromptLookup(lookup_ngram) if draft == "lookup" else load_model(draft, dtype, draft_quantization)
-    second = None if companion is None else load_model(companion, dtype, companion_quantization)
+    drafter = load_draft(
+        draft, model, dtype, draft_quantization,
+        target_name=target, lookup_ngram=lookup_ngram, trim_text=trim_text,
+    )  # fmt: skip
+    second = None if companion is None else load_model(companion, dtype, companion_quantization, trim_text)
     tokenizer = AutoTokenizer.from_pretrained(target)
     pad = pad_token_id(model, tokenizer)
     chunks = [texts[start : start + batch_size] for start in range(0, len(texts), batch_size)]
@@ -99,7 +105,8 @@ def calibrate_command(
         "draft_quantization": draft_quantization,
         "companion": companion,
         "companion_quantization": companion_quantization,
-        "lookup_ngram": lookup_ngram if draft == "lookup" else None,
+        "lookup_ngram": lookup_ngram if draft == LOOKUP else None,
+        "trim_text_sha256": None if trim_text is None else sha256_of_file(Path(trim_text)),
         "dtype": dtype,
         "temperature": temperature,
         "num_draft_tokens": num_draft_tokens,

@@ -69,7 +69,7 @@ class EarlyExit(Drafter):
         self._trimming = {name: value for name, value in given.items() if value is not None}
         if (keep is None) == (ids is None) and self._trimming:
             raise ValueError(
-                f"{sorted(self._trimming)}: a head of some tokens takes keep= with counts= or text=, or ids= alone"
+                f"{sorted(self._trimming)}: allowed are keep=, alone or with counts= or text=, or ids= alone"
             )
         # By target, and the dtype that it had: a few rows of its head.
         self._trimmed: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()

@@ -7,7 +7,7 @@ import pytest
 import tiny
 import torch
 from test_sampling_law import check_law, model
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 import hf_specverify as sv
 from hf_specverify.decoding.split_runner import ReadFirst
@@ -56,6 +56,16 @@ def test_greedy_output_is_plain_output(family, attention):
         assert torch.equal(plain.sequences, ours.sequences), n
     assert 0 < ours.speculation.accepted < ours.speculation.verified
     assert ours.speculation.drafter == "early exit after 3 layers"
+
+
+def test_embeddings_that_are_scaled_are_not_scaled_twice():
+    """Granite scales whatever comes in as embeddings, in its decoder's own forward."""
+    torch.manual_seed(0)
+    sizes = {**tiny.FAMILIES["llama"], **DEEP, "vocab_size": 64}
+    config = AutoConfig.for_model("granite", embedding_multiplier=3.0, logits_scaling=2.0, **sizes)
+    target, inputs = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval(), tiny.prompts(3)
+    plain = target.generate(**inputs, **GREEDY)
+    assert torch.equal(plain.sequences, early(target, inputs, sv.EarlyExit(3)).sequences)
 
 
 SETTINGS = {

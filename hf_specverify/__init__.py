@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .companions import CompanionReport, cut_layers, make_companion
     from .config import SpeculationConfig
     from .diagnostics import Diagnosis, DiagnosisSamples, diagnose, first_divergence
-    from .drafting import Drafter, DraftModel, PromptLookup
+    from .drafting import Drafter, DraftModel, EarlyExit, PromptLookup
     from .drafting.trimmed import trim_vocabulary
     from .integration import SpeculativeDecoding, SpeculativeOutput, disable, enable, enabled
     from .report import SpeculationReport
@@ -23,7 +23,7 @@ _PLACES = {
     "companions": ("CompanionReport", "cut_layers", "make_companion"),
     "config": ("SpeculationConfig",),
     "diagnostics": ("Diagnosis", "DiagnosisSamples", "diagnose", "first_divergence"),
-    "drafting": ("DraftModel", "Drafter", "PromptLookup"),
+    "drafting": ("DraftModel", "Drafter", "EarlyExit", "PromptLookup"),
     "drafting.trimmed": ("trim_vocabulary",),
     "integration": ("SpeculativeDecoding", "SpeculativeOutput", "disable", "enable", "enabled"),
     "report": ("SpeculationReport",),
@@ -37,6 +37,7 @@ __all__ = [
     "DiagnosisSamples",
     "DraftModel",
     "Drafter",
+    "EarlyExit",
     "PromptLookup",
     "SpeculationConfig",
     "SpeculationReport",

@@ -12,15 +12,15 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
+from .benchmark.drafts import LOOKUP, check_trim_text
 from .benchmark.prompts import chat_encoder, encode_chunk, read_prompts, select_evenly, sha256_of_file
 from .benchmark.runs import pad_token_id
-from .benchmark.settings import LOOKUP
 from .calibrating import CalibrationSamples, default_signals, record_batch
 from .command_options import (
+    AnyDraft,
     BatchSize,
     Companion,
     CompanionQuantization,
-    Draft,
     DraftQuantization,
     Dtype,
     Json,
@@ -31,6 +31,7 @@ from .command_options import (
     Quiet,
     Seed,
     Target,
+    TrimText,
 )
 from .command_output import clean_stdout, print_json
 from .decoding.traits import input_device
@@ -49,7 +50,7 @@ def calibrate_command(
     target: Target,
     prompts: Prompts,
     out: Annotated[Path, typer.Option(help="Folder of the table; an interrupted run is continued.")],
-    draft: Draft = "lookup",
+    draft: AnyDraft = LOOKUP,
     companion: Companion = None,
     num_prompts: NumPrompts = 64,
     max_new_tokens: MaxNewTokens = 128,
@@ -59,6 +60,7 @@ def calibrate_command(
     dtype: Dtype = "bfloat16",
     draft_quantization: DraftQuantization = "none",
     companion_quantization: CompanionQuantization = "none",
+    trim_text: TrimText = None,
     lookup_ngram: LookupNgram = 2,
     seed: Seed = 0,
     signals: Annotated[str | None, typer.Option(help="The table's signals, separated by commas; up to three.")] = None,
@@ -92,11 +94,12 @@ def calibrate_command(
       --prompts prompts.jsonl --out with-companion
     """
     names, forms = parse_names(name or ()), parse_forms(form or ())
+    check_trim_text(trim_text, draft_quantization, companion_quantization)
     texts = read_prompts(prompts)
     texts = [texts[index] for index in select_evenly(num_prompts, len(texts))]
     placement = Placement(device, device_map, tp_plan, draft_device, companion_device)
     team = placement.join()
-    chosen = ModelNames(target, draft, draft_quantization, companion, companion_quantization, lookup_ngram)
+    chosen = ModelNames(target, draft, draft_quantization, companion, companion_quantization, lookup_ngram, trim_text)
     model, drafter, second = placement.load(chosen, dtype, team)
     tokenizer = AutoTokenizer.from_pretrained(target)
     pad = pad_token_id(model, tokenizer)
@@ -112,6 +115,7 @@ def calibrate_command(
         "companion": companion,
         "companion_quantization": companion_quantization,
         "lookup_ngram": lookup_ngram if draft == LOOKUP else None,
+        "trim_text_sha256": None if trim_text is None else sha256_of_file(Path(trim_text)),
         "dtype": dtype,
         "temperature": temperature,
         "num_draft_tokens": num_draft_tokens,

@@ -115,7 +115,9 @@ _CONFIG_FIELDS = {
         "`prompt_lookup_num_tokens`", bool, "give `assistant_model=PromptLookup()` instead"
     ),
     "assistant_early_exit": _Field(
-        "`assistant_early_exit`", bool, "it changes the target's configuration while it runs"
+        "`assistant_early_exit`",
+        bool,
+        "it changes the target's configuration while it runs; give `assistant_model=EarlyExit(n)` instead",
     ),
     "cache_implementation": _Field(
         "`cache_implementation` other than `dynamic`",

@@ -9,6 +9,8 @@ import typer
 
 QUANTIZATION_HELP = "none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N."
 
+ANY_DRAFT_HELP = "Draft model: Hub id or folder, or 'lookup', or 'early-exit:N', the target's first N layers."
+
 
 def _silence_bars(quiet: bool) -> bool:
     """Of loading, downloading and uploading; those of the commands are their own affair."""
@@ -23,11 +25,16 @@ def _silence_bars(quiet: bool) -> bool:
 
 Target = Annotated[str, typer.Option(help="Target model: Hub id or folder.")]
 Draft = Annotated[str, typer.Option(help="Draft model: Hub id or folder, or 'lookup'.")]
-DraftOrNone = Annotated[str | None, typer.Option(help="Draft model: Hub id or folder.")]
+AnyDraft = Annotated[str, typer.Option(help=ANY_DRAFT_HELP)]
+AnyDraftOrNone = Annotated[str | None, typer.Option(help=ANY_DRAFT_HELP)]
 Companion = Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 DraftQuantization = Annotated[str, typer.Option(help=QUANTIZATION_HELP)]
 CompanionQuantization = Annotated[str, typer.Option(help=QUANTIZATION_HELP)]
+TrimText = Annotated[
+    str | None,
+    typer.Option(help="Text (or .jsonl of prompts) that says which tokens +trim keeps: its most frequent ones."),
+]
 Prompts = Annotated[Path, typer.Option(help="Prompt file: .txt, one a line, or .jsonl (prompt, turns or question).")]
 NumPrompts = Annotated[int, typer.Option(min=1, help="Prompts used, evenly spaced over the file.")]
 MaxNewTokens = Annotated[int, typer.Option(min=1, help="Limit of new tokens per row.")]

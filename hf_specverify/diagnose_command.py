@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
+from .benchmark.drafts import LOOKUP, check_trim_text
 from .benchmark.environment import describe_environment
 from .benchmark.prompts import read_prompts, select_evenly, sha256_of_file
 from .benchmark.runs import neutral_generation, pad_token_id
-from .benchmark.settings import LOOKUP
 from .command_options import (
+    AnyDraft,
     BatchSize,
-    Draft,
     DraftQuantization,
     Dtype,
     Json,
@@ -29,6 +29,7 @@ from .command_options import (
     Quiet,
     Seed,
     Target,
+    TrimText,
 )
 from .command_output import clean_stdout, print_json
 from .decoding.traits import input_device
@@ -48,7 +49,7 @@ def diagnose_command(
     target: Target,
     prompts: Prompts,
     out: Annotated[Path, typer.Option(help="Folder of the report; an interrupted run is continued.")],
-    draft: Draft = "lookup",
+    draft: AnyDraft = "lookup",
     verification: Annotated[str, typer.Option(help="Name of a lossy rule.")] = "lenience",
     verification_option: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE: a parameter of the rule, such as leniency=0.3; repeatable.")
@@ -72,6 +73,7 @@ def diagnose_command(
     draft_temperature: Annotated[float | None, typer.Option(help="Of drafts; by default the target's.")] = None,
     dtype: Dtype = "bfloat16",
     draft_quantization: DraftQuantization = "none",
+    trim_text: TrimText = None,
     lookup_ngram: LookupNgram = 2,
     seed: Seed = 0,
     device: Device = None,
@@ -97,13 +99,14 @@ def diagnose_command(
     options = parse_options(verification_option or ())
     if temperature <= 0:
         raise ValueError(f"temperature={temperature}: a lossy rule changes sampling; allowed are numbers above 0")
+    check_trim_text(trim_text, draft_quantization)
     texts = read_prompts(prompts)
     chosen = select_evenly(num_prompts, len(texts))
     tasks = None if task is None else read_tasks(prompts, task, chosen, allow_execution=execute_generated_code)
     _check_template(template)
     placement = Placement(device, device_map, tp_plan, draft_device)
     team = placement.join()
-    chosen_models = ModelNames(target, draft, draft_quantization, lookup_ngram=lookup_ngram)
+    chosen_models = ModelNames(target, draft, draft_quantization, lookup_ngram=lookup_ngram, trim_text=trim_text)
     model, drafter, _ = placement.load(chosen_models, dtype, team)
     tokenizer = AutoTokenizer.from_pretrained(target)
     out.mkdir(parents=True, exist_ok=True)

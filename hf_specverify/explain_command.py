@@ -11,9 +11,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .benchmark.drafts import LOOKUP, check_trim_text, load_draft_model
 from .benchmark.environment import load_model
-from .benchmark.settings import LOOKUP, parse_numbers
-from .command_options import Companion, CompanionQuantization, Draft, DraftQuantization, Dtype, Json, Quiet, Target
+from .benchmark.settings import parse_numbers
+from .command_options import (
+    AnyDraft,
+    Companion,
+    CompanionQuantization,
+    DraftQuantization,
+    Dtype,
+    Json,
+    Quiet,
+    Target,
+    TrimText,
+)
 from .command_output import clean_stdout, print_json, progress_bar
 from .explain import Explanation, explain
 from .hub.costs import fitting_costs
@@ -23,11 +34,12 @@ from .scheduling.cost import CostModel
 
 def explain_command(
     target: Target,
-    draft: Draft = LOOKUP,
+    draft: AnyDraft = LOOKUP,
     companion: Companion = None,
     dtype: Dtype = "bfloat16",
     draft_quantization: DraftQuantization = "none",
     companion_quantization: CompanionQuantization = "none",
+    trim_text: TrimText = None,
     calibration: Annotated[
         str | None, typer.Option(help="Calibration for the acceptance: folder, user/name on the Hub, or a shipped one.")
     ] = None,
@@ -49,11 +61,15 @@ def explain_command(
       specverify explain --target TARGET --draft DRAFT --calibration my-table --costs costs.json --batch-size 1,8
     """
     sizes = parse_numbers("batch_size", batch_size, int)
-    names = {"target": (target, "none"), "draft": (draft, draft_quantization)}
-    if companion is not None:
-        names["companion"] = (companion, companion_quantization)
+    check_trim_text(trim_text, draft_quantization, companion_quantization)
     with clean_stdout(as_json):
-        models = {role: load_model(name, dtype, how) for role, (name, how) in names.items() if name != LOOKUP}
+        models = {"target": load_model(target, dtype)}
+        if draft != LOOKUP:
+            models["draft"] = load_draft_model(
+                draft, models["target"], dtype, draft_quantization, target_name=target, trim_text=trim_text
+            )
+        if companion is not None:
+            models["companion"] = load_model(companion, dtype, companion_quantization, trim_text=trim_text)
         folder = None if calibration is None else find_folder(calibration, {"draft": None, **models})
         measured = _costs(costs, folder, models, sizes, context, quiet)
         table = None if folder is None else read_table(folder)

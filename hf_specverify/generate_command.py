@@ -13,14 +13,15 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer
 
+from .benchmark.drafts import LOOKUP, check_trim_text
 from .benchmark.prompts import read_prompts, select_evenly, sha256_of_file
 from .benchmark.runs import neutral_generation
-from .benchmark.settings import LOOKUP, SCHEDULES, parse_verification
+from .benchmark.settings import SCHEDULES, parse_verification
 from .command_options import (
+    AnyDraft,
     BatchSize,
     Companion,
     CompanionQuantization,
-    Draft,
     DraftQuantization,
     Dtype,
     Json,
@@ -30,6 +31,7 @@ from .command_options import (
     Quiet,
     Seed,
     Target,
+    TrimText,
 )
 from .command_output import clean_stdout, print_json
 from .config import SpeculationConfig
@@ -49,7 +51,7 @@ def generate_command(
     target: Target,
     prompts: Prompts,
     out: Annotated[Path, typer.Option(help="JSONL file of the answers; an interrupted run is continued.")],
-    draft: Draft = LOOKUP,
+    draft: AnyDraft = LOOKUP,
     companion: Companion = None,
     num_prompts: Annotated[
         int | None, typer.Option(min=1, help="Prompts used, evenly spaced over the file. Default: all.")
@@ -75,6 +77,7 @@ def generate_command(
     dtype: Dtype = "bfloat16",
     draft_quantization: DraftQuantization = "none",
     companion_quantization: CompanionQuantization = "none",
+    trim_text: TrimText = None,
     lookup_ngram: LookupNgram = 2,
     raw_prompts: Annotated[bool, typer.Option("--raw-prompts", help="No chat template.")] = False,
     seed: Seed = 0,
@@ -98,6 +101,7 @@ def generate_command(
       specverify generate --target TARGET --prompts prompts.jsonl --temperature 0.7 --schedule auto --out answers.jsonl
     """
     speculation = _speculation(verification, verification_option or (), num_draft_tokens, schedule, calibration)
+    check_trim_text(trim_text, draft_quantization, companion_quantization)
     texts = read_prompts(prompts)
     chosen = select_evenly(len(texts) if num_prompts is None else num_prompts, len(texts))
     placement = Placement(device, device_map, tp_plan, draft_device, companion_device)
@@ -116,6 +120,7 @@ def generate_command(
         "companion": companion,
         "companion_quantization": companion_quantization,
         "lookup_ngram": lookup_ngram if draft == LOOKUP else None,
+        "trim_text_sha256": None if trim_text is None else sha256_of_file(Path(trim_text)),
         "dtype": dtype,
         "prompts": prompts.name,
         "prompts_sha256": sha256_of_file(prompts),
@@ -131,7 +136,7 @@ def generate_command(
         "seed": seed,
     }
     team = placement.join()
-    names = ModelNames(target, draft, draft_quantization, companion, companion_quantization, lookup_ngram)
+    names = ModelNames(target, draft, draft_quantization, companion, companion_quantization, lookup_ngram, trim_text)
     model, drafter, second = placement.load(names, dtype, team)
     answering = Answering(
         model, drafter, second, AutoTokenizer.from_pretrained(target), [texts[index] for index in chosen], chosen,

@@ -132,7 +132,7 @@ class SpeculativeDecoding:
     ) -> SpeculativeLoop:
         wanted = _wanted_outputs(generation_config)
         flags = OutputFlags(wanted["hidden_states"], wanted["attentions"])
-        target = make_runner(model, stopwatch, "target", flags)
+        target = self.drafter.target_runner(make_runner(model, stopwatch, "target", flags))
         ids = input_ids.to(target.device)
         stopping = Stopping(criteria)
         valid = _prompt_mask(ids, model_kwargs)
@@ -147,6 +147,7 @@ class SpeculativeDecoding:
         _check_verifier(verifier, sampling)
         call = DraftingCall(
             target=model,
+            runner=target,
             state=state,
             plan=plan,
             sampling=sampling,

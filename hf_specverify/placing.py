@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -12,10 +13,9 @@ import typer
 from transformers import AutoModelForCausalLM
 from transformers.distributed import DistributedConfig
 
+from .benchmark.drafts import LOOKUP, load_draft
 from .benchmark.environment import check_dtype, load_model
-from .benchmark.settings import LOOKUP
 from .decoding.traits import input_device
-from .drafting import PromptLookup
 from .sharding import Team
 
 AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
@@ -102,19 +102,21 @@ class Placement:
         return AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype), **options).eval()
 
     def load(self, models: ModelNames, dtype: str, team: Team) -> tuple[Any, Any, Any]:
-        """Load target, draft (or make a `PromptLookup`) and companion (None where there is none)."""
+        """Load target, draft (or make a drafter) and companion (None where there is none)."""
         check_dtype(dtype)
         target = self.load_target(models.target, dtype, team)
         device = _as_device("draft_device", self.draft_device) or input_device(target)
-        draft = (
-            PromptLookup(models.lookup_ngram)
-            if models.draft == LOOKUP
-            else load_model(models.draft, dtype, models.draft_quantization, device)
-        )
+        draft = load_draft(
+            models.draft, target, dtype, models.draft_quantization,
+            target_name=models.target, lookup_ngram=models.lookup_ngram, trim_text=models.trim_text, device=device,
+        )  # fmt: skip
         if models.companion is None:
             return target, draft, None
         device = _as_device("companion_device", self.companion_device) or device
-        return target, draft, load_model(models.companion, dtype, models.companion_quantization, device)
+        second = load_model(
+            models.companion, dtype, models.companion_quantization, device=device, trim_text=models.trim_text
+        )
+        return target, draft, second
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ class ModelNames:
     companion: str | None = None
     companion_quantization: str = "none"
     lookup_ngram: int = 2
+    trim_text: str | Path | None = None
 
 
 def _plan(name: str, text: str, words: tuple[str, ...]) -> str | dict[str, Any]:

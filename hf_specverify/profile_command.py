@@ -10,17 +10,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .benchmark.drafts import check_trim_text, load_draft_model
 from .benchmark.environment import load_model
 from .benchmark.settings import parse_numbers
 from .command_options import (
+    AnyDraftOrNone,
     Companion,
     CompanionQuantization,
-    DraftOrNone,
     DraftQuantization,
     Dtype,
     Json,
     Quiet,
     Target,
+    TrimText,
 )
 from .command_output import clean_stdout, print_json, progress_bar
 from .scheduling.cost import CostModel
@@ -29,11 +31,12 @@ from .scheduling.cost import CostModel
 def profile_command(
     target: Target,
     out: Annotated[Path, typer.Option(help="JSON file of the costs.")],
-    draft: DraftOrNone = None,
+    draft: AnyDraftOrNone = None,
     companion: Companion = None,
     dtype: Dtype = "bfloat16",
     draft_quantization: DraftQuantization = "none",
     companion_quantization: CompanionQuantization = "none",
+    trim_text: TrimText = None,
     batch_size: Annotated[str, typer.Option(help="Rows per call, separated by commas.")] = "1,4,8",
     tokens: Annotated[str, typer.Option(help="Tokens per row in a forward, separated by commas.")] = "1,2,4,8",
     context: Annotated[str, typer.Option(help="Cached tokens per row, separated by commas.")] = "256",
@@ -52,15 +55,15 @@ def profile_command(
     """
     sizes = parse_numbers("batch_size", batch_size, int)
     widths, contexts = parse_numbers("tokens", tokens, int), parse_numbers("context", context, int)
-    models = (
-        load_model(target, dtype),
-        None if draft is None else load_model(draft, dtype, draft_quantization),
-        None if companion is None else load_model(companion, dtype, companion_quantization),
-    )
+    check_trim_text(trim_text, draft_quantization, companion_quantization)
+    model, own = load_model(target, dtype), None
+    if draft is not None:
+        own = load_draft_model(draft, model, dtype, draft_quantization, target_name=target, trim_text=trim_text)
+    second = None if companion is None else load_model(companion, dtype, companion_quantization, trim_text=trim_text)
     with clean_stdout(as_json), progress_bar(quiet) as progress:
         task = progress.add_task("measuring")
         costs = CostModel.profile(
-            *models, batch_sizes=sizes, tokens=widths, context=contexts, budget_seconds=budget,
+            model, own, second, batch_sizes=sizes, tokens=widths, context=contexts, budget_seconds=budget,
             on_cell=lambda done, total: progress.update(task, completed=done, total=total),
         )  # fmt: skip
     costs.save(out)

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from .benchmark.drafts import LOOKUP
 from .benchmark.environment import load_model
-from .benchmark.settings import LOOKUP
 from .command_options import Companion, CompanionQuantization, DraftQuantization, Dtype, Json, Quiet
 from .command_output import clean_stdout, print_json
 from .hub.comparing import compare_models

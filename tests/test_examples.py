@@ -47,6 +47,29 @@ def test_verifiers(pair, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "verifiers.png").stat().st_size > 1000
 
 
+def test_exit_agreement(tmp_path, monkeypatch, capsys):
+    target = tiny.make_model(vocabulary=259, num_hidden_layers=4, eos_token_id=None)
+    for layer in target.model.layers[2:]:  # they add nothing, so two layers say what four say
+        layer.self_attn.o_proj.weight.data.zero_()
+        layer.mlp.down_proj.weight.data.zero_()
+    target.save_pretrained(tmp_path / "target")
+    byte_tokenizer().save_pretrained(tmp_path / "target")
+    (tmp_path / "prompts.txt").write_text("first prompt\nsecond")
+    arguments = ["--num-prompts", "2", "--max-new-tokens", "6", "--every", "1"]
+    run(
+        "exit_agreement.py",
+        str(tmp_path / "target"),
+        str(tmp_path / "prompts.txt"),
+        *arguments,
+        monkeypatch=monkeypatch,
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "12 tokens, 4 layers"
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:]]
+    assert rows[1:] == [["2", "1.000", "1.33"], ["3", "1.000", "1.14"]]
+    assert float(rows[0][1]) < 0.5
+
+
 def test_mixed_prompts(tmp_path, monkeypatch, capsys):
     chat = [{"category": "stem", "turns": [f"question {n}", "more"]} for n in range(4)]
     chat.insert(1, {"category": "translation", "turns": ["no chat"]})

@@ -25,7 +25,6 @@ from hf_specverify.benchmark.records import RunRecord, record_run
 from hf_specverify.benchmark.result import BenchResult
 from hf_specverify.benchmark.runs import Outcome, run_cell
 from hf_specverify.benchmark.settings import (
-    LOOKUP,
     PLAIN,
     BenchSettings,
     Block,
@@ -45,7 +44,7 @@ class BlockRunner:
 
     Attributes:
         settings: what to run.
-        target, draft: the models; draft may be "lookup".
+        target, draft: the models; draft may be an `EarlyExit` or "lookup".
         encode: gives the ids of a text.
         texts: the selected prompts, which the blocks number.
         pad_token_id: fills up rows.
@@ -139,7 +138,7 @@ def run_bench(
     Args:
         settings: what to run.
         target: target model, on its device.
-        draft: draft model, or "lookup".
+        draft: draft model, an `EarlyExit`, or "lookup".
         tokenizer: `tokenizer(text)["input_ids"]` gives the ids of a text.
         prompts: at least `settings.num_prompts`, of which evenly spaced ones are used.
         companion: companion model, for schedules that need one.
@@ -155,7 +154,9 @@ def run_bench(
     """
     indices = select_evenly(settings.num_prompts, len(prompts))
     texts = [prompts[index] for index in indices]
-    models = {"target": target} if draft == LOOKUP else {"target": target, "draft": draft}
+    models = {"target": target}
+    if hasattr(draft, "generation_config"):
+        models["draft"] = draft
     result = BenchResult(
         settings=settings,
         environment=describe_environment(target.device),

@@ -12,16 +12,17 @@ from rich.console import Console
 from transformers import AutoTokenizer
 
 from hf_specverify.benchmark.bench import count_runs, run_bench
+from hf_specverify.benchmark.drafts import LOOKUP, load_draft
 from hf_specverify.benchmark.environment import load_model
 from hf_specverify.benchmark.prompts import read_prompts, select_evenly, sha256_of_file
 from hf_specverify.benchmark.records import RunRecord
 from hf_specverify.benchmark.result import BenchResult, ResumeError, check_same
-from hf_specverify.benchmark.settings import LOOKUP, BenchSettings, parse_numbers
+from hf_specverify.benchmark.settings import BenchSettings, parse_numbers
 from hf_specverify.benchmark.summary import LEGEND, table_of
 from hf_specverify.command_options import (
+    AnyDraft,
     Companion,
     CompanionQuantization,
-    Draft,
     DraftQuantization,
     Dtype,
     Json,
@@ -32,6 +33,7 @@ from hf_specverify.command_options import (
     Quiet,
     Seed,
     Target,
+    TrimText,
 )
 from hf_specverify.command_output import clean_stdout, print_json, progress_bar
 
@@ -39,7 +41,7 @@ from hf_specverify.command_output import clean_stdout, print_json, progress_bar
 def bench(
     target: Target,
     prompts: Prompts,
-    draft: Draft = LOOKUP,
+    draft: AnyDraft = LOOKUP,
     num_prompts: NumPrompts = 12,
     max_new_tokens: MaxNewTokens = 96,
     batch_size: Annotated[str, typer.Option(help="Rows per call, separated by commas.")] = "1,4,8",
@@ -62,6 +64,7 @@ def bench(
     temperature: Annotated[str, typer.Option(help="0 is greedy; separated by commas.")] = "0,1",
     dtype: Dtype = "bfloat16",
     draft_quantization: DraftQuantization = "none",
+    trim_text: TrimText = None,
     repeats: Annotated[int, typer.Option(help="Times that each chunk of prompts is measured.")] = 3,
     seed: Seed = 0,
     ignore_eos: Annotated[
@@ -105,6 +108,7 @@ def bench(
             temperatures=parse_numbers("temperature", temperature, float),
             dtype=dtype,
             draft_quantization=draft_quantization,
+            trim_text=trim_text,
             repeats=repeats,
             seed=seed,
             ignore_eos=ignore_eos,
@@ -117,7 +121,9 @@ def bench(
         target_model, draft_model = _load(settings)
         second = None
         if settings.companion is not None:
-            second = load_model(settings.companion, settings.dtype, settings.companion_quantization)
+            second = load_model(
+                settings.companion, settings.dtype, settings.companion_quantization, trim_text=settings.trim_text
+            )
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -169,4 +175,8 @@ def _load(settings: BenchSettings) -> tuple[Any, Any]:
     target = load_model(settings.target, settings.dtype)
     if settings.draft == LOOKUP:
         return target, LOOKUP
-    return target, load_model(settings.draft, settings.dtype, settings.draft_quantization)
+    draft = load_draft(
+        settings.draft, target, settings.dtype, settings.draft_quantization,
+        target_name=settings.target, trim_text=settings.trim_text,
+    )  # fmt: skip
+    return target, draft

@@ -18,10 +18,10 @@ from hf_specverify.benchmark import demo_tables
 from hf_specverify.benchmark.demo_models import REPO_ID, smollm2_folder
 from hf_specverify.benchmark.demo_prompts import BUILT_IN, STREAMED, PromptGroup
 from hf_specverify.benchmark.demo_runs import DemoModels, WayResult, cells, measure
+from hf_specverify.benchmark.drafts import LOOKUP, LOOKUP_NGRAM
 from hf_specverify.benchmark.environment import DTYPES, describe_environment, load_model
 from hf_specverify.benchmark.prompts import read_prompts
 from hf_specverify.benchmark.runs import neutral_generation, pad_token_id
-from hf_specverify.benchmark.settings import LOOKUP, LOOKUP_NGRAM
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
+from hf_specverify.benchmark.prompts import read_prompts
 from hf_specverify.companions import cut_layers
 from hf_specverify.drafting.trimmed import trim_vocabulary
 
@@ -75,7 +76,32 @@ def parse_form(text: str, name: str = "quantization") -> tuple[str, dict[str, in
     return quantization, {name: int(number) for name, number in cuts.items()}
 
 
-def load_model(name: str, dtype: str, form: str = "none", device: torch.device | None = None) -> Any:
+def tokens_to_keep(text: str | Path | None, name: str) -> dict[str, Any]:
+    """Arguments that tell `trim_vocabulary` which tokens to keep: the most frequent ones of a text.
+
+    Args:
+        text: a file in UTF-8, of which a .jsonl has one prompt a line; None leaves it at the lowest ids.
+        name: Hub id or folder of the tokenizer.
+
+    Raises:
+        ValueError: if a .jsonl holds no prompts.
+        FileNotFoundError: no such file.
+    """
+    if text is None:
+        return {}
+    path = Path(text)
+    parts = read_prompts(path) if path.suffix == ".jsonl" else path
+    return {"text": parts, "tokenizer": AutoTokenizer.from_pretrained(name)}
+
+
+def load_model(
+    name: str,
+    dtype: str,
+    form: str = "none",
+    *,
+    device: torch.device | None = None,
+    trim_text: str | Path | None = None,
+) -> Any:
     """Load a causal language model onto a device, for inference.
 
     Args:
@@ -83,15 +109,19 @@ def load_model(name: str, dtype: str, form: str = "none", device: torch.device |
         dtype: of the weights, or of what quantization leaves alone.
         form: "none" | "nf4" | "int8" (the last two need bitsandbytes), then what is cut, see `parse_form`.
         device: where to; None is the first GPU where there is one, else the CPU.
+        trim_text: where `form` trims, a file to count tokens in, see `tokens_to_keep`.
 
     Raises:
         ValueError: if `dtype` or `form` is not allowed, or the model can't be cut so.
+        FileNotFoundError: no such text.
     """
     quantization, cuts = parse_form(form)
     model = _load(name, dtype, quantization, device or default_device())
     if "layers" in cuts:
         model = cut_layers(model, cuts["layers"])
-    return trim_vocabulary(model, cuts["trim"]) if "trim" in cuts else model
+    if "trim" not in cuts:
+        return model
+    return trim_vocabulary(model, cuts["trim"], **tokens_to_keep(trim_text, name))
 
 
 def check_dtype(dtype: str) -> None:

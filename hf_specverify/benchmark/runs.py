@@ -13,8 +13,9 @@ import torch
 from transformers import GenerationConfig
 
 import hf_specverify as sv
+from hf_specverify.benchmark.drafts import LOOKUP
 from hf_specverify.benchmark.measuring import Commit, CommitStamps, wait_for
-from hf_specverify.benchmark.settings import LOOKUP, OURS, PLAIN, SCHEDULES, BenchSettings, Cell, parse_verification
+from hf_specverify.benchmark.settings import OURS, PLAIN, SCHEDULES, BenchSettings, Cell, parse_verification
 
 POLICY = (
     "temperature 0: greedy; otherwise sampling at that temperature with top_k=0 and top_p=1. The generation configs of "
@@ -133,7 +134,7 @@ def run_cell(
     Args:
         cell: what to run.
         target: the target model.
-        draft: the draft model, or "lookup".
+        draft: the draft model, an `EarlyExit`, or "lookup".
         lookup_ngram: the longest that "lookup" matches.
         inputs: `input_ids` and `attention_mask`, (B, T), left-padded.
         options: further arguments of `generate`.
@@ -148,6 +149,10 @@ def run_cell(
     if draft == LOOKUP:
         lookup = {"prompt_lookup_num_tokens": cell.draft_length, "max_matching_ngram_size": lookup_ngram}
         return _host(target, inputs, options | lookup)
+    if isinstance(draft, sv.EarlyExit):
+        # Stock early exit scores the whole vocabulary, and reads the draft length from the target.
+        with fixed_draft_length(target, cell.draft_length or 0, cell.confidence):
+            return _host(target, inputs, options | {"assistant_early_exit": draft.num_layers})
     with fixed_draft_length(draft, cell.draft_length or 0, cell.confidence):
         return _host(target, inputs, options | {"assistant_model": draft})
 

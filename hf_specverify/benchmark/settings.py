@@ -7,14 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from hf_specverify.benchmark.drafts import LOOKUP, LOOKUP_NGRAM, check_draft, check_trim_text, exit_layers
 from hf_specverify.benchmark.environment import DTYPES, parse_form
 from hf_specverify.config import SpeculationConfig
-
-LOOKUP_NGRAM = 2
-"""Longest n-gram that prompt lookup matches unless the settings say otherwise."""
-
-LOOKUP = "lookup"
-"""Name of the draft that copies from the text itself instead of running a model."""
 
 SCHEDULES = {
     "fixed": {"verify_length": "fixed"},
@@ -35,7 +30,8 @@ class BenchSettings:
 
     Attributes:
         target: name or folder of the target model (recorded; `run_bench` gets the loaded model).
-        draft: name or folder of the draft model, or "lookup" for prompt lookup.
+        draft: name or folder of the draft model, "lookup" for prompt lookup, or "early-exit:N" for the target's first
+            N layers.
         num_prompts: prompts used, evenly spaced over those given.
         max_new_tokens: limit of new tokens per row.
         batch_sizes: rows per call of `generate`.
@@ -56,7 +52,8 @@ class BenchSettings:
         temperatures: 0 is greedy; any other value samples from the whole vocabulary at that temperature.
         dtype: of both models' weights ("float32" | "bfloat16" | "float16").
         draft_quantization: "none" | "nf4" | "int8" (bitsandbytes), then "+layers:N" for the first N layers only and
-            "+trim:N" for a head of N tokens: "nf4+trim:16384".
+            "+trim:N" for a head of N tokens: "nf4+trim:16384". Of an early exit only "none+trim:N".
+        trim_text: file to count tokens in for "+trim:N"; None keeps the lowest ids.
         repeats: times that every chunk of prompts is measured.
         seed: base of the seeds of all runs.
         ignore_eos: forbid the end of text, so that every row has max_new_tokens new tokens.
@@ -86,6 +83,7 @@ class BenchSettings:
     temperatures: tuple[float, ...] = (0.0, 1.0)
     dtype: str = "bfloat16"
     draft_quantization: str = "none"
+    trim_text: str | None = None
     repeats: int = 3
     seed: int = 0
     ignore_eos: bool = False
@@ -104,8 +102,10 @@ class BenchSettings:
             _check_temperature(value)
         for verification in _check_values("verifications", self.verifications):
             _, paths = parse_verification(verification)
-            if self.draft == LOOKUP and paths > 1:
-                raise ValueError(f"verifications contains {verification!r} with draft='lookup'; allowed: single paths")
+            if paths > 1 and (self.draft == LOOKUP or exit_layers(self.draft) is not None):
+                raise ValueError(
+                    f"verifications contains {verification!r} with draft={self.draft!r}; allowed: single paths"
+                )
         calibrations = parse_calibrations(self.calibration)
         for schedule in _check_values("schedules", self.schedules):
             kind, _, name = schedule.partition(":")
@@ -127,8 +127,8 @@ class BenchSettings:
                 f"batch_sizes contains {max(self.batch_sizes)}, more than num_prompts={self.num_prompts}; "
                 "allowed: batch sizes of at most num_prompts"
             )
-        if self.draft == LOOKUP and self.draft_quantization != "none":
-            raise ValueError(f"draft_quantization={self.draft_quantization!r} with draft='lookup'; allowed: 'none'")
+        check_draft(self.draft, self.draft_quantization)
+        check_trim_text(self.trim_text, self.draft_quantization, self.companion_quantization)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as JSON values (lists in place of tuples)."""

@@ -68,7 +68,7 @@ def _choose(model: Any, traits: ModelTraits) -> Layout:
             raise
         except Exception as error:
             raise ValueError(_refusal(model, traits, [f"row by row ({error!r})"])) from error
-        tolerance = max(_FLOOR.get(model.dtype, 3e-2), min(8 * noise, _CEILING.get(model.dtype, 1e-1)))
+        tolerance = _tolerance(model, noise)
         for runner in _candidates(traits):
             distance, why = _error(partial(_ragged_logits, runner, model, traits, sequences), reference)
             if distance <= tolerance and runner is RowRunner:
@@ -78,6 +78,25 @@ def _choose(model: Any, traits: ModelTraits) -> Layout:
                 return Layout(runner)
             tried.append(f"{runner.layout} ({why})")
     raise ValueError(_refusal(model, traits, tried))
+
+
+def find_fault(model: Any, kind: Callable[..., Runner], packs: bool) -> str | None:
+    """Why a runner in the row cache is not exact for `model`; None if it is.
+
+    Args:
+        model: a model for which the row cache itself is exact.
+        kind: makes the runner, from what a `Runner` takes up to `phase`.
+        packs: whether it is to pack rows.
+    """
+    traits = model_traits(model)
+    with torch.no_grad():
+        sequences, reference, noise = _reference(model, traits)
+        distance, why = _error(partial(_ragged_logits, kind, model, traits, sequences, packs), reference)
+    return None if distance <= _tolerance(model, noise) else why
+
+
+def _tolerance(model: Any, noise: float) -> float:
+    return max(_FLOOR.get(model.dtype, 3e-2), min(8 * noise, _CEILING.get(model.dtype, 1e-1)))
 
 
 def _refusal(model: Any, traits: ModelTraits, tried: list[str]) -> str:
@@ -173,7 +192,7 @@ def _prefilled(runner: Runner, sequences: list[Tensor]) -> Tensor:
 
 
 def _ragged_logits(
-    kind: type[Runner], model: Any, traits: ModelTraits, sequences: list[Tensor], packs: bool = False
+    kind: Callable[..., Runner], model: Any, traits: ModelTraits, sequences: list[Tensor], packs: bool = False
 ) -> Tensor:
     """Feed a block of which each row keeps another number of tokens, then two more tokens."""
     runner = kind(model, traits, Stopwatch(), "target")

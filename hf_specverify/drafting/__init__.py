@@ -8,6 +8,7 @@ from .batch import DraftBatch
 from .candidate_generator import CandidateDrafter
 from .draft_model import DraftModel
 from .drafter import Drafter, DraftingCall, DraftSession
+from .early_exit import EarlyExit
 from .prompt_lookup import PromptLookup
 from .tree import DraftTree
 from .tree_batch import TreeBatch
@@ -20,6 +21,7 @@ __all__ = [
     "DraftTree",
     "Drafter",
     "DraftingCall",
+    "EarlyExit",
     "PromptLookup",
     "TreeBatch",
     "as_drafter",

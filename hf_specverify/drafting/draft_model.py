@@ -7,6 +7,7 @@ from typing import Any, get_args
 from ..verification.base import DraftKind, VerifierInfo
 from .drafter import Drafter, DraftingCall, DraftSession
 from .model_chains import ModelSession
+from .model_reader import ModelReader
 from .model_trees import TreeSession
 from .vocabulary import check_partner
 
@@ -50,12 +51,16 @@ class DraftModel(Drafter):
         """The draft's class and size."""
         return f"{type(self.model).__name__} ({self.model.num_parameters() / 1e6:.0f}M)"
 
+    def drafting_model(self, target: Any) -> Any:
+        """The draft."""
+        return self.model
+
     def start(self, call: DraftingCall) -> DraftSession:
         """Begin a call; the prompt is read at the first proposal."""
         check_partner(call.target, self.model, "assistant_model", call.tokenizers)
         branching, kind = self._branching(call.num_paths), self._kind(call)
         if max(branching) == 1:
-            return ModelSession(self.model, call, kind)
+            return ModelSession(ModelReader(self.model, call, "draft"), call, kind)
         if not call.takes_trees:
             raise ValueError(
                 f"num_draft_paths={call.num_paths}, branching={self.branching!r}: the target runs in a layout without "

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from ..decoding.processors import ProcessorPlan
+from ..decoding.runner import Runner
 from ..decoding.state import BatchState
 from ..decoding.timing import Stopwatch
 from ..verification.base import VerifierInfo
@@ -24,6 +25,7 @@ class DraftingCall:
 
     Attributes:
         target: the target model; read, never called.
+        runner: the target's, for drafters that have made it theirs (`Drafter.target_runner`).
         state: the batch.
         plan: the target's processors.
         sampling: whether the target samples; if not, drafts are the draft's most likely tokens.
@@ -40,6 +42,7 @@ class DraftingCall:
     """
 
     target: Any
+    runner: Runner
     state: BatchState
     plan: ProcessorPlan
     sampling: bool
@@ -133,6 +136,18 @@ class Drafter(CandidateGenerator, ABC):
         Whether drafter and target fit is for `start` to say.
         """
         return _AnyConfig()
+
+    def drafting_model(self, target: Any) -> Any:
+        """The model whose forwards are the cost of drafting for a target; None where there is none."""
+        return None
+
+    def target_runner(self, runner: Runner) -> Runner:
+        """The target's runner for one call: what is given, or one that shares work with drafting.
+
+        Raises:
+            ValueError: if this drafter can't draft for that target.
+        """
+        return runner
 
     @abstractmethod
     def start(self, call: DraftingCall) -> DraftSession:

@@ -29,7 +29,7 @@ def cut_layers(model: Any, n: int) -> Any:
     if hasattr(model, "kept_ids"):
         raise ValueError("model: its vocabulary is trimmed; cut the model first, and trim what is left")
     shorter = shared_copy(model)
-    for parent, name in _layer_lists(shorter, total):
+    for parent, name in layer_lists(shorter, total):
         parent._modules[name] = parent._modules[name][:n]
     config = shorter.config.get_text_config(decoder=True)
     for name, value in list(vars(config).items()):
@@ -44,7 +44,7 @@ def number_of_layers(model: Any) -> int:
     return int(model.config.get_text_config(decoder=True).num_hidden_layers)
 
 
-def _layer_lists(model: Any, total: int) -> list[tuple[Any, str]]:
+def layer_lists(model: Any, total: int) -> list[tuple[Any, str]]:
     """Where the decoder keeps its layers: the outermost lists with one entry a layer, as (parent, name)."""
     for parent in model.get_decoder().modules():
         names = [name for name, part in parent.named_children() if isinstance(part, nn.ModuleList)]

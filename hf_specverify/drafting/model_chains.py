@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,21 +14,44 @@ from ..verification.base import DraftKind
 from ..verification.draws import Draws, GeneratorDraws
 from .batch import DraftBatch
 from .drafter import DraftingCall, DraftSession
-from .model_reader import ModelReader
 from .tree_batch import TreeBatch
+
+
+class Reader(Protocol):
+    """A model that reads along, such as a `ModelReader`.
+
+    Attributes:
+        device: of its logits.
+        vocabulary: V, the target's.
+    """
+
+    device: torch.device
+    vocabulary: int
+
+    def catch_up(self, state: BatchState) -> Tensor:
+        """Read what was committed since the last time; (A, V) logits."""
+
+    def feed(self, tokens: Tensor) -> Tensor:
+        """Read one more token of each row, (A, 1); (A, V) logits."""
+
+    def take_back(self, state: BatchState) -> None:
+        """Forget what was not committed."""
+
+    def select(self, places: list[int]) -> None:
+        """Keep the active rows at the given places."""
 
 
 class ModelSession(DraftSession):
     """A draft model at work on one call: drafts token by token, one chain per row.
 
     Args:
-        model: the draft model.
+        reader: reads with the draft model.
         call: the call.
         kind: `deterministic` takes the most likely tokens, anything else draws.
     """
 
-    def __init__(self, model: Any, call: DraftingCall, kind: DraftKind) -> None:
-        self.reader = ModelReader(model, call, "draft")
+    def __init__(self, reader: Reader, call: DraftingCall, kind: DraftKind) -> None:
+        self.reader = reader
         self.device, self.vocabulary = self.reader.device, self.reader.vocabulary
         self.sampling = kind != "deterministic"
         # Processors hold tensors on the target's device; across devices only those that look at scores alone are used.

@@ -13,6 +13,7 @@ from ..verification.base import DraftKind
 from ..verification.draws import Draws
 from .drafter import DraftingCall
 from .model_chains import ModelSession
+from .model_reader import ModelReader
 from .shape import TreeShape
 from .tree_batch import TreeBatch
 from .vocabulary import fit_vocabulary
@@ -29,7 +30,9 @@ class TreeSession(ModelSession):
     """
 
     def __init__(self, model: Any, call: DraftingCall, kind: DraftKind, branching: tuple[int, ...]) -> None:
-        super().__init__(model, call, kind)
+        reader = ModelReader(model, call, "draft")
+        super().__init__(reader, call, kind)
+        self.reader: ModelReader = reader
         if not self.reader.runner.takes_trees:
             raise ValueError(
                 f"num_draft_paths or branching: the draft {type(model).__name__} runs in the layout "

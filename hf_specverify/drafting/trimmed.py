@@ -61,8 +61,7 @@ def trim_vocabulary(
     trimmed = shared_copy(draft)
     with torch.no_grad():
         trimmed.set_submodule(name, _KeptHead.of(head, kept, draft.dtype))
-    trimmed.register_forward_hook(_Scatter(kept, size))
-    trimmed.kept_ids, trimmed.save_pretrained = kept, _refuse_saving
+    _mark(trimmed, kept, size)
     # Where the head was tied to the embeddings, its few rows are not.
     tied = getattr(draft, "all_tied_weights_keys", None) or {}
     own = f"{name}."
@@ -72,6 +71,24 @@ def trim_vocabulary(
     _compare(draft, trimmed, exact=type(head) is nn.Linear)
     object.__setattr__(trimmed, "trimmed_from", draft)  # no submodule of it
     return trimmed
+
+
+def share_head(model: Any, trimmed: Any) -> Any:
+    """Give a model the head of a trimmed one; for another `shared_copy` of what that was made from, which is changed.
+
+    Raises:
+        ValueError: if its logits don't come from the rows of a head.
+    """
+    head, name = _find_head(model)
+    size = int(head.out_features)
+    model.set_submodule(name, trimmed.get_output_embeddings())
+    _mark(model, trimmed.kept_ids, size)
+    return model
+
+
+def _mark(model: Any, kept: Tensor, size: int) -> None:
+    model.register_forward_hook(_Scatter(kept, size))
+    model.kept_ids, model.save_pretrained = kept, _refuse_saving
 
 
 class _KeptHead(nn.Module):

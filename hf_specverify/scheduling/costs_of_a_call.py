@@ -39,7 +39,7 @@ def costs_of(config: SpeculationConfig, drafter: Drafter, companion_model: Any, 
         return CostModel.load(given, {"target": call.target})
     if given is not None:
         raise TypeError(f"costs={given!r}: allowed are a CostModel, the path of a saved one, and None")
-    draft = getattr(drafter, "model", None)
+    draft = drafter.drafting_model(call.target)
     if isinstance(config.calibration, Path):
         found = fitting_costs(config.calibration, {"target": call.target, "draft": draft, "companion": companion_model})
         if found is not None:

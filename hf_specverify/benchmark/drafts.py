@@ -1,0 +1,103 @@
+"""What commands draft with: a model by name, `lookup`, or `early-exit:N`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_specverify.benchmark.environment import load_model, parse_form, tokens_to_keep
+from hf_specverify.drafting import Drafter, EarlyExit, PromptLookup
+
+LOOKUP = "lookup"
+"""Name of the draft that copies from the text itself instead of running a model."""
+
+LOOKUP_NGRAM = 2
+"""Longest n-gram that prompt lookup matches unless the settings say otherwise."""
+
+EARLY_EXIT = "early-exit"
+"""Name of the drafts that are the target's own first layers: "early-exit:N"."""
+
+
+def exit_layers(draft: str | None) -> int | None:
+    """The N of "early-exit:N"; None for other drafts.
+
+    Raises:
+        ValueError: naming what is allowed.
+    """
+    name, _, number = (draft or "").partition(":")
+    if name != EARLY_EXIT:
+        return None
+    if not number.isdecimal() or not int(number):
+        raise ValueError(f"draft={draft!r}; allowed: '{EARLY_EXIT}:N' with N layers, from 1")
+    return int(number)
+
+
+def check_draft(draft: str | None, form: str) -> None:
+    """Refuse a form that a draft without weights of its own can't have.
+
+    Raises:
+        ValueError: naming what is allowed.
+    """
+    if draft == LOOKUP and form != "none":
+        raise ValueError(f"draft_quantization={form!r} with draft='lookup'; allowed: 'none'")
+    quantization, cuts = parse_form(form, "draft_quantization")
+    if exit_layers(draft) is not None and (quantization != "none" or "layers" in cuts):
+        raise ValueError(
+            f"draft_quantization={form!r} with draft={draft!r}, whose layers are the target's; allowed: 'none' and "
+            "'none+trim:N'"
+        )
+
+
+def check_trim_text(text: str | Path | None, *forms: str) -> None:
+    """Refuse a text where no vocabulary is trimmed.
+
+    Raises:
+        ValueError: naming what is allowed.
+    """
+    if text is not None and not any("trim" in parse_form(form)[1] for form in forms):
+        raise ValueError(f"trim_text={str(text)!r} with {forms}; allowed: with '+trim:N' in a quantization")
+
+
+def load_draft(
+    name: str,
+    target: Any,
+    dtype: str,
+    form: str = "none",
+    *,
+    target_name: str,
+    lookup_ngram: int = LOOKUP_NGRAM,
+    trim_text: str | Path | None = None,
+    device: torch.device | None = None,
+) -> Any:
+    """Make what drafts for a target: a model, or a `Drafter`.
+
+    Args:
+        name: Hub id or folder, "lookup", or "early-exit:N".
+        target: the target model, for its layers.
+        dtype: of a model's weights.
+        form: quantization and what is cut, see `parse_form`.
+        target_name: Hub id or folder of the target, for its tokenizer.
+        lookup_ngram: longest n-gram that "lookup" matches.
+        trim_text: file to count tokens in for "+trim:N"; None keeps the lowest ids.
+        device: of a model; None is the default device.
+
+    Raises:
+        ValueError: for values that are not allowed.
+        FileNotFoundError: no such text.
+    """
+    check_draft(name, form)
+    if name == LOOKUP:
+        return PromptLookup(lookup_ngram)
+    layers = exit_layers(name)
+    if layers is None:
+        return load_model(name, dtype, form, device=device, trim_text=trim_text)
+    _, cuts = parse_form(form)
+    return EarlyExit(layers, cuts.get("trim"), **(tokens_to_keep(trim_text, target_name) if cuts else {}))
+
+
+def load_draft_model(name: str, target: Any, dtype: str, form: str = "none", **others: Any) -> Any:
+    """The model that drafts, for commands that need one: of an early exit, the layers and head; None for lookup."""
+    draft = load_draft(name, target, dtype, form, **others)
+    return draft.drafting_model(target) if isinstance(draft, Drafter) else draft

@@ -1,0 +1,172 @@
+"""What commands draft with: early exit by name, and heads trimmed to the tokens of a text."""
+
+import json
+
+import pytest
+import tiny
+import torch
+from tokenizing import byte_tokenizer
+from transformers import AutoTokenizer
+from typer.testing import CliRunner
+
+import hf_specverify as sv
+from hf_specverify.benchmark.drafts import check_trim_text, load_draft
+from hf_specverify.benchmark.environment import load_model
+from hf_specverify.benchmark.settings import BenchSettings
+from hf_specverify.cli import app
+from hf_specverify.scheduling import CalibrationTable, CostModel
+
+TEXT = "zebra zoo zigzag zebra zoo"
+
+
+@pytest.fixture
+def folders(tmp_path):
+    target = tiny.make_model(vocabulary=259)
+    for name, model in {"target": target, "draft": tiny.near_copy(target)}.items():
+        model.save_pretrained(tmp_path / name)
+        byte_tokenizer().save_pretrained(tmp_path / name)
+    (tmp_path / "prompts.jsonl").write_text("\n".join(json.dumps({"prompt": f"zoo zoo {n}"}) for n in range(4)))
+    (tmp_path / "text.txt").write_text(TEXT)
+    return tmp_path
+
+
+def run(command, folder, **more):
+    named = {"target": folder / "target", "dtype": "float32", **more}
+    given = [str(part) for name, value in named.items() for part in (f"--{name.replace('_', '-')}", value)]
+    result = CliRunner().invoke(app, [command, *given, *([] if command == "explain" else ["--quiet"])])
+    return result, " ".join(str(result.exception).split()) + " ".join(result.output.replace("│", " ").split())
+
+
+def bench(folder, **more):
+    return run(
+        "bench", folder, prompts=folder / "prompts.jsonl", out=folder / "out.json", num_prompts=2, batch_size="1,2",
+        max_new_tokens=8, num_draft_tokens=2, temperature="0,1", repeats=1, **more,
+    )  # fmt: skip
+
+
+def test_bench_with_early_exit(folders):
+    result, output = bench(folders, draft="early-exit:1")
+    assert result.exit_code == 0, output
+    found = json.loads((folders / "out.json").read_text())
+    assert found["settings"]["draft"] == "early-exit:1"
+    greedy = [record for record in found["runs"] if record["temperature"] == 0]
+    assert {record["method"] for record in greedy} == {"plain", "stock", "ours"}
+    assert all(all(record["identical_to_plain"]) for record in greedy if record["method"] != "plain")
+    assert all(record["speculation"]["drafted"] > 0 for record in greedy if record["method"] == "ours")
+
+
+def test_bench_with_a_trimmed_early_exit(folders):
+    result, output = bench(
+        folders, draft="early-exit:1", draft_quantization="none+trim:16", trim_text=folders / "text.txt"
+    )
+    assert result.exit_code == 0, output
+
+
+def test_calibrate_profile_and_explain_take_early_exit(folders):
+    result, output = run(
+        "calibrate", folders, draft="early-exit:1", prompts=folders / "prompts.jsonl", out=folders / "out",
+        num_prompts=4, batch_size=2, max_new_tokens=16,
+    )  # fmt: skip
+    assert result.exit_code == 0, output
+    table = CalibrationTable.from_pretrained(folders / "out")
+    assert table.origin.draft is None
+    assert table.origin.drafting["drafter"] == "EarlyExit"
+    assert table.origin.drafting["num_layers"] == 1
+    options = {"draft": "early-exit:1", "batch_size": "1,2", "context": 8}
+    result, output = run("profile", folders, out=folders / "costs.json", tokens="1,2", budget=0.2, **options)
+    assert result.exit_code == 0, output
+    assert CostModel.load(folders / "costs.json").roles == ("target", "draft")
+    result, output = run("explain", folders, costs=folders / "costs.json", **options)
+    assert result.exit_code == 0, output
+    assert "tokens/s" in output
+
+
+def kept_words(model, folder):
+    words = {index: word for word, index in AutoTokenizer.from_pretrained(folder).get_vocab().items()}
+    return {words[index] for index in model.kept_ids.tolist()}
+
+
+def test_a_text_says_which_tokens_are_kept(folders):
+    space = byte_tokenizer().tokenize(" ")[0]
+    frequent = {"<pad>", "<eos>", "<bos>", "z", "o", space}
+    model = load_model(str(folders / "draft"), "float32", "none+trim:6", folders / "text.txt")
+    assert kept_words(model, folders / "draft") == frequent
+    # Of a file of prompts the prompts count, and not their notation.
+    model = load_model(str(folders / "draft"), "float32", "none+trim:6", folders / "prompts.jsonl")
+    assert kept_words(model, folders / "draft") == frequent
+    model = load_model(str(folders / "draft"), "float32", "none+trim:6")
+    assert kept_words(model, folders / "draft").isdisjoint({"z", space})
+    target = tiny.make_model(vocabulary=259)
+    drafter = load_draft(
+        "early-exit:1", target, "float32", "none+trim:6",
+        target_name=str(folders / "target"), trim_text=folders / "text.txt",
+    )  # fmt: skip
+    assert kept_words(drafter.drafting_model(target), folders / "target") == frequent
+
+
+def test_commands_keep_the_tokens_of_a_text(folders):
+    options = {"draft": folders / "draft", "draft_quantization": "none+trim:16", "trim_text": folders / "text.txt"}
+    result, output = bench(folders, **options)
+    assert result.exit_code == 0, output
+    assert json.loads((folders / "out.json").read_text())["settings"]["trim_text"] == str(folders / "text.txt")
+    calibration = {"prompts": folders / "prompts.jsonl", "out": folders / "out", "num_prompts": 4, "batch_size": 2}
+    result, output = run("calibrate", folders, max_new_tokens=16, **calibration, **options)
+    assert result.exit_code == 0, output
+    assert len(CalibrationTable.from_pretrained(folders / "out").metadata["trim_text_sha256"]) == 64
+    result, output = run("profile", folders, out=folders / "costs.json", tokens="1", context=8, budget=0.1, **options)
+    assert result.exit_code == 0, output
+
+
+WRONG = [
+    ({"draft": "early-exit"}, "draft='early-exit'.*'early-exit:N'"),
+    ({"draft": "early-exit:0"}, "draft='early-exit:0'.*from 1"),
+    ({"draft": "early-exit:x"}, "draft='early-exit:x'"),
+    ({"draft": "early-exit:2", "draft_quantization": "nf4"}, "'nf4' with draft='early-exit:2'.*none\\+trim:N"),
+    ({"draft": "early-exit:2", "draft_quantization": "none+layers:1"}, "whose layers are the target's"),
+    ({"draft": "early-exit:2", "verifications": ("traversal:3",)}, "'traversal:3' with draft='early-exit:2'"),
+    ({"draft": "model", "trim_text": "text.txt"}, "trim_text='text.txt'.*'\\+trim:N'"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), WRONG)
+def test_bad_settings(fields, message):
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        BenchSettings(**fields)
+
+
+def test_a_text_without_a_trimmed_head_is_refused(folders):
+    text = folders / "text.txt"
+    with pytest.raises(ValueError, match="allowed: with '\\+trim:N'"):
+        check_trim_text(text, "nf4", "none+layers:2")
+    check_trim_text(text, "none", "nf4+trim:9")
+    options = {"draft": folders / "draft", "trim_text": text}
+    for command, more in (
+        ("profile", {"out": folders / "costs.json"}),
+        ("explain", {}),
+        ("calibrate", {"prompts": folders / "prompts.jsonl", "out": folders / "out"}),
+    ):
+        result, output = run(command, folders, **options, **more)
+        assert result.exit_code != 0
+        assert "trim_text=" in output
+    with pytest.raises(FileNotFoundError):
+        load_model(str(folders / "draft"), "float32", "none+trim:6", folders / "nothing.txt")
+
+
+def test_counts_of_a_bitsandbytes_draft(tmp_path):
+    """What the issue promises: counts or a text, for a quantised draft, q zero elsewhere and the law the target's."""
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    target = tiny.make_model(vocabulary=259, hidden_size=64, intermediate_size=64)
+    target.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "text.txt").write_text(TEXT)
+    draft = load_model(str(tmp_path), "float32", "nf4+trim:16", tmp_path / "text.txt")
+    assert type(draft.model.layers[0].mlp.up_proj) is bitsandbytes.nn.Linear4bit
+    ids = byte_tokenizer()(TEXT)["input_ids"]
+    assert set(ids) <= set(draft.kept_ids.tolist())
+    by_counts = sv.trim_vocabulary(draft.trimmed_from, 16, counts=torch.bincount(torch.tensor(ids)))
+    assert torch.equal(by_counts.kept_ids, draft.kept_ids)
+    inputs = {"input_ids": torch.tensor([ids[:9]]), "attention_mask": torch.ones(1, 9, dtype=torch.long)}
+    plain = target.generate(**inputs, max_new_tokens=12, do_sample=False)
+    with sv.enabled(target):
+        ours = target.generate(**inputs, max_new_tokens=12, do_sample=False, assistant_model=draft)
+    assert torch.equal(plain, ours)

@@ -89,10 +89,10 @@ def kept_words(model, folder):
 def test_a_text_says_which_tokens_are_kept(folders):
     space = byte_tokenizer().tokenize(" ")[0]
     frequent = {"<pad>", "<eos>", "<bos>", "z", "o", space}
-    model = load_model(str(folders / "draft"), "float32", "none+trim:6", folders / "text.txt")
+    model = load_model(str(folders / "draft"), "float32", "none+trim:6", trim_text=folders / "text.txt")
     assert kept_words(model, folders / "draft") == frequent
     # Of a file of prompts the prompts count, and not their notation.
-    model = load_model(str(folders / "draft"), "float32", "none+trim:6", folders / "prompts.jsonl")
+    model = load_model(str(folders / "draft"), "float32", "none+trim:6", trim_text=folders / "prompts.jsonl")
     assert kept_words(model, folders / "draft") == frequent
     model = load_model(str(folders / "draft"), "float32", "none+trim:6")
     assert kept_words(model, folders / "draft").isdisjoint({"z", space})
@@ -149,7 +149,7 @@ def test_a_text_without_a_trimmed_head_is_refused(folders):
         assert result.exit_code != 0
         assert "trim_text=" in output
     with pytest.raises(FileNotFoundError):
-        load_model(str(folders / "draft"), "float32", "none+trim:6", folders / "nothing.txt")
+        load_model(str(folders / "draft"), "float32", "none+trim:6", trim_text=folders / "nothing.txt")
 
 
 def test_counts_of_a_bitsandbytes_draft(tmp_path):
@@ -159,7 +159,7 @@ def test_counts_of_a_bitsandbytes_draft(tmp_path):
     target.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
     (tmp_path / "text.txt").write_text(TEXT)
-    draft = load_model(str(tmp_path), "float32", "nf4+trim:16", tmp_path / "text.txt")
+    draft = load_model(str(tmp_path), "float32", "nf4+trim:16", trim_text=tmp_path / "text.txt")
     assert type(draft.model.layers[0].mlp.up_proj) is bitsandbytes.nn.Linear4bit
     ids = byte_tokenizer()(TEXT)["input_ids"]
     assert set(ids) <= set(draft.kept_ids.tolist())

@@ -8,6 +8,8 @@ from .batch import DraftBatch
 from .candidate_generator import CandidateDrafter
 from .draft_model import DraftModel
 from .drafter import Drafter, DraftingCall, DraftSession
+from .dynamic_trees import DynamicTree
+from .heads import FeatureHead
 from .prompt_lookup import PromptLookup
 from .tree import DraftTree
 from .tree_batch import TreeBatch
@@ -20,6 +22,8 @@ __all__ = [
     "DraftTree",
     "Drafter",
     "DraftingCall",
+    "DynamicTree",
+    "FeatureHead",
     "PromptLookup",
     "TreeBatch",
     "as_drafter",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,21 +14,21 @@ from ..verification.base import DraftKind
 from ..verification.draws import Draws, GeneratorDraws
 from .batch import DraftBatch
 from .drafter import DraftingCall, DraftSession
-from .model_reader import ModelReader
+from .reader import Reader
 from .tree_batch import TreeBatch
 
 
 class ModelSession(DraftSession):
-    """A draft model at work on one call: drafts token by token, one chain per row.
+    """A draft model or head at work on one call: drafts token by token, one chain per row.
 
     Args:
-        model: the draft model.
+        reader: of the draft model, or the head.
         call: the call.
         kind: `deterministic` takes the most likely tokens, anything else draws.
     """
 
-    def __init__(self, model: Any, call: DraftingCall, kind: DraftKind) -> None:
-        self.reader = ModelReader(model, call, "draft")
+    def __init__(self, reader: Reader, call: DraftingCall, kind: DraftKind) -> None:
+        self.reader = reader
         self.device, self.vocabulary = self.reader.device, self.reader.vocabulary
         self.sampling = kind != "deterministic"
         # Processors hold tensors on the target's device; across devices only those that look at scores alone are used.
@@ -41,6 +41,7 @@ class ModelSession(DraftSession):
 
     def propose(self, state: BatchState, lengths: list[int]) -> DraftBatch | TreeBatch:
         """Draft for all active rows; rows that want fewer tokens ignore the surplus."""
+        lengths = self.possible(lengths)
         longest = max(lengths)
         if not longest:
             return DraftBatch(state.ids.new_zeros(len(lengths), 0), tuple(lengths), None)
@@ -65,6 +66,10 @@ class ModelSession(DraftSession):
             None if q is None else q[:, :drawn].to(device),
             signals={name: value[:, :drawn].to(device) for name, value in values.items()},
         )
+
+    def possible(self, lengths: list[int]) -> list[int]:
+        """Draft lengths, 0 while the reader can't draft yet."""
+        return lengths if self.reader.is_ready else [0] * len(lengths)
 
     def _draw(self, scores: Tensor, tokens: Tensor, q: Tensor | None, values: dict[str, Tensor], position: int) -> None:
         """Draw the tokens of one position; write them, their law, and their signals."""
@@ -94,6 +99,10 @@ class ModelSession(DraftSession):
             starts = [length + position for length in state.lengths]
             block = Block(drafted, state.rows, starts, [1] * len(starts))
         return self.plan(logits[:, None], block)[:, 0]
+
+    def see(self, states: Sequence[Tensor], prompt: Sequence[Sequence[Tensor]]) -> None:
+        """Hand the target's states on."""
+        self.reader.see(states, prompt)
 
     def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None, path: Tensor | None) -> None:
         """Take back what the draft read beyond the accepted tokens; the verifier's own token is still to be read."""

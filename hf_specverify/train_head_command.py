@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,15 +37,15 @@ def train_head_command(
     ] = None,
     dtype: Dtype = "float32",
     target_name: Annotated[str | None, typer.Option(help="Hub name of a local target, for the head's files.")] = None,
+    licence: Annotated[str | None, typer.Option(help="Of the head, for its card, as apache-2.0.")] = None,
+    data: Annotated[str, typer.Option(help="Where prompts and texts are from, for the card.")] = "",
     target_layers: Annotated[
         str | None, typer.Option(help="Hidden states that it reads, as 2,15,27; default: low, middle, high.")
     ] = None,
     draft_vocab_size: Annotated[int, typer.Option(help="Tokens that the head scores.")] = _USUAL.draft_vocab_size,
     start: Annotated[str, typer.Option(help="last_layer: the target's weights; or random.")] = _USUAL.start,
     unroll: Annotated[int, typer.Option(help="Steps drafted in a row while training.")] = _USUAL.unroll,
-    step_decay: Annotated[
-        float, typer.Option(help="Weight of each of them against the one before.")
-    ] = _USUAL.step_decay,
+    step_decay: Annotated[float, typer.Option(help="Weight of a step against the one before.")] = _USUAL.step_decay,
     epochs: Annotated[int, typer.Option(help="Times that every text is read.")] = _USUAL.epochs,
     batch_size: Annotated[int, typer.Option(help="Texts per step of the optimiser.")] = _USUAL.batch_size,
     learning_rate: Annotated[float, typer.Option(help="The highest.")] = _USUAL.learning_rate,
@@ -84,6 +86,8 @@ def train_head_command(
             own=own,
             settings=settings,
             target_name=target_name,
+            licence=licence,
+            about=f"{data}\n\nCommand: `{shlex.join(['specverify', *sys.argv[1:]])}`".strip(),
             progress=not quiet,
         )
     if as_json:

@@ -147,12 +147,14 @@ def test_a_folder_with_another_run_is_refused(target, tmp_path):
 
 def test_what_is_written(target, tmp_path):
     before = target.generation_config.to_dict()
-    report = train(target, tmp_path, target_name="user/name")
+    report = train(target, tmp_path, target_name="user/name", licence="apache-2.0", about="From nowhere.")
     record = json.loads((tmp_path / "training.json").read_text())
     assert record["settings"]["unroll"] == 2 and record["result"]["steps"] == report.steps
     card = (tmp_path / "README.md").read_text()
+    assert "license: apache-2.0\n" in card and "\nFrom nowhere.\n" in card
     assert "base_model: user/name" in card and f"| 1 | {report.survival[0]:.3f} |" in card
     head = load_head(tmp_path)
+    assert head.dtype == torch.bfloat16 and head.own == frozenset()
     assert head.config.target == "user/name" and head.config.target_layers == (0, 1, 2)
     assert head.config.num_draft_tokens == 2
     assert target.generation_config.to_dict() == before and not target.training
@@ -164,7 +166,8 @@ def test_texts_as_they_are_and_prompts_of_its_own(target, tmp_path):
     given = [" ".join(f"w{(3 * place + word) % 61}" for word in range(90)) for place in range(4)]
     report = train(target, tmp_path / "texts", prompts=(), texts=given)
     assert report.texts + report.held_out == 4 * 3  # pieces of 40, 40 and 10 tokens
-    report = train(target, tmp_path / "own", tokenizer=tokenizer, prompts=(), own=16)
+    longer = replace(SMALL, max_length=160)
+    report = train(target, tmp_path / "own", longer, tokenizer=tokenizer, prompts=(), own=16)
     written = json.loads((tmp_path / "own" / "training" / "own_prompts.json").read_text())
     assert 8 < len(written) == len(set(written)) and report.texts + report.held_out == len(written)
     assert all("<" not in text for text in written)

@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from .training import HeadReport
 
 
-def write_card(config: HeadConfig, layers: Sequence[int], settings: HeadTraining, report: HeadReport) -> str:
+def write_card(
+    config: HeadConfig,
+    layers: Sequence[int],
+    settings: HeadTraining,
+    report: HeadReport,
+    licence: str | None = None,
+    about: str = "",
+) -> str:
     """The text of README.md.
 
     Args:
@@ -21,9 +28,13 @@ def write_card(config: HeadConfig, layers: Sequence[int], settings: HeadTraining
         layers: of the target that it reads.
         settings: of its training.
         report: what came of it.
+        licence: as the Hub names it.
+        about: a paragraph of its maker.
     """
     named = config.target is not None and is_hub_id(config.target) and "/" in config.target
     base = [f"base_model: {config.target}"] if named else []
+    licences = [] if licence is None else [f"license: {licence}"]
+    said = [about, ""] if about else []
     temperatures = ", ".join("greedy" if value == 0 else f"temperature {value}" for value in settings.temperatures)
     rows = [
         ("target", config.target if named else ", ".join(config.target_architectures)),
@@ -36,12 +47,12 @@ def write_card(config: HeadConfig, layers: Sequence[int], settings: HeadTraining
     ]
     survival = [f"| {place} | {share:.3f} |" for place, share in enumerate(report.survival, 1)]
     lines = [
-        "---", "library_name: hf_specverify", "pipeline_tag: text-generation", *base,
+        "---", "library_name: hf_specverify", "pipeline_tag: text-generation", *base, *licences,
         "tags:", "- speculative-decoding", "- eagle3", "- speculators", "---", "",
         "# Feature head", "",
         "A drafter for speculative decoding, EAGLE-3 style (2503.01840): one decoder layer that reads hidden states of",
         "its target. The files are in the `speculators` format (release 0.9).", "",
-        "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), "",
+        "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), "", *said,
         f"Of places in {report.held_out} texts that it was not trained on, the share at which greedy drafts of so many",
         "tokens are the target's own choice throughout:", "",
         "| tokens | share |", "|---|---|", *survival, "",

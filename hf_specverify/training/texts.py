@@ -18,7 +18,7 @@ from .store import Store
 Advance = Callable[[], None]
 # A place that no chat template has by itself.
 _HERE = "THE-USER-SAYS-THIS"
-_LONGEST_PROMPT = 64  # tokens of an instruction that the target writes
+_LONGEST_PROMPT, _SHORTEST = 128, 8  # tokens and letters of an instruction that the target writes
 
 
 def write_answers(
@@ -66,7 +66,7 @@ def own_prompts(target: Any, tokenizer: Any, count: int, settings: HeadTraining,
     Args:
         target: the target.
         tokenizer: with a chat template.
-        count: how many are tried; some are empty or come twice, and are left out.
+        count: how many are tried; what is empty, not finished, or comes twice is left out.
         settings: batch and seed.
         advance: called after every batch.
 
@@ -76,15 +76,17 @@ def own_prompts(target: Any, tokenizer: Any, count: int, settings: HeadTraining,
     before = _before_the_user(tokenizer)
     ids = tokenizer(before, add_special_tokens=False)["input_ids"]
     pad, device = pad_token_id(target, tokenizer), input_device(target)
-    found: dict[str, None] = {}
+    found, ends = dict[str, None](), eos_token_ids(target)
     for number, begin in enumerate(range(0, count, settings.generation_batch)):
         rows = min(settings.generation_batch, count - begin)
         inputs = {"input_ids": torch.tensor([ids] * rows, device=device)}
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         output = _generate(target, inputs, 1.0, _LONGEST_PROMPT, settings.seed + number, pad)
         for row in output[:, len(ids) :]:
+            if ends and not ends & set(row.tolist()):
+                continue  # cut off in the middle
             text = tokenizer.decode(row, skip_special_tokens=True).strip()
-            if len(text) > 8:
+            if len(text) > _SHORTEST:
                 found[text] = None
         advance()
     return list(found)

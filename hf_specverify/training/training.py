@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.progress import Progress
 
 from ..command_output import progress_bar
@@ -60,6 +61,8 @@ def train_head(
     own: int = 0,
     settings: HeadTraining | None = None,
     target_name: str | None = None,
+    licence: str | None = None,
+    about: str = "",
     progress: bool = True,
     on_step: Callable[[int, float], None] | None = None,
 ) -> HeadReport:
@@ -79,6 +82,8 @@ def train_head(
         own: instructions that the target first writes itself and then answers; needs a chat template.
         settings: see `HeadTraining`.
         target_name: the target's on the Hub, for the head's files; None: what its configuration says.
+        licence: of the head, as the Hub names it, for the card.
+        about: said in the card: where prompts and texts are from, with which command it was made.
         progress: show progress bars on stderr.
         on_step: called after every step, with its number from 1 and its loss.
 
@@ -104,7 +109,7 @@ def train_head(
         advance = _stage(bars, "the head learns", settings.epochs * examples.steps_per_epoch, run.step)
         losses = run.train(examples, advance, on_step)
         survived = run.survival(examples)
-    save_head(head, folder)
+    save_head(head.to(torch.bfloat16), folder)
     report = HeadReport(
         folder=str(folder),
         parameters=sum(part.numel() for part in head.parameters()),
@@ -117,7 +122,9 @@ def train_head(
     )
     record = {"settings": settings.as_json(), "result": {**asdict(report), "folder": folder.name}}
     write_json(folder / RECORD, record)
-    (folder / "README.md").write_text(write_card(head.config, layers, settings, report), encoding="utf-8")
+    (folder / "README.md").write_text(
+        write_card(head.config, layers, settings, report, licence, about), encoding="utf-8"
+    )
     return report
 
 

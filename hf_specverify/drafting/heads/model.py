@@ -47,12 +47,10 @@ class HeadModel(nn.Module):
         hidden, eps = config.hidden_size, config.layer.rms_norm_eps
         self.fc = nn.Linear(config.feature_size, hidden, bias=False)
         self.layers = nn.ModuleList([HeadLayer(config)])
-        self.norm = nn.RMSNorm(hidden, eps)
-        self.input_norm = nn.RMSNorm(config.feature_size, eps) if config.norm_before_fc else None
+        self.norm = Norm(hidden, eps)
+        self.input_norm = Norm(config.feature_size, eps) if config.norm_before_fc else None
         part = config.feature_size // config.num_features
-        self.fc_norm = (
-            nn.ModuleList([nn.RMSNorm(part, eps) for _ in range(config.num_features)]) if config.fc_norm else None
-        )
+        self.fc_norm = nn.ModuleList([Norm(part, eps) for _ in range(config.num_features)]) if config.fc_norm else None
         self.rotary = LlamaRotaryEmbedding(config.layer)
         self.register_buffer("draft_ids", torch.arange(config.draft_vocab_size), persistent=False)
         self.own: frozenset[str] = frozenset()
@@ -105,6 +103,14 @@ class HeadModel(nn.Module):
         return F.linear(normed, self.lm_head)
 
 
+class Norm(nn.RMSNorm):
+    """Works in the dtype of its weight, also where autocast hands it 16 bit."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, H) of any dtype to (…, H) in that of the weight."""
+        return F.rms_norm(x.to(self.weight.dtype), self.normalized_shape, self.weight, self.eps)
+
+
 class HeadLayer(nn.Module):
     """The decoder layer: embedding and hidden state, each normed, go into attention side by side."""
 
@@ -112,8 +118,8 @@ class HeadLayer(nn.Module):
         super().__init__()
         hidden, eps = config.hidden_size, config.layer.rms_norm_eps
         self.norm_before_residual = config.norm_before_residual
-        self.input_layernorm, self.hidden_norm = nn.RMSNorm(hidden, eps), nn.RMSNorm(hidden, eps)
-        self.post_attention_layernorm = nn.RMSNorm(hidden, eps)
+        self.input_layernorm, self.hidden_norm = Norm(hidden, eps), Norm(hidden, eps)
+        self.post_attention_layernorm = Norm(hidden, eps)
         self.self_attn = HeadAttention(config.layer)
         self.mlp: Any = (Qwen3MLP if config.layer.model_type == "qwen3" else LlamaMLP)(config.layer)
 
@@ -142,8 +148,8 @@ class HeadAttention(nn.Module):
         self.v_proj = nn.Linear(2 * hidden, shared, bias=layer.attention_bias)
         self.o_proj = nn.Linear(queries, hidden, bias=layer.attention_bias)
         normed = layer.model_type == "qwen3"
-        self.q_norm = nn.RMSNorm(self.head_dim, layer.rms_norm_eps) if normed else None
-        self.k_norm = nn.RMSNorm(self.head_dim, layer.rms_norm_eps) if normed else None
+        self.q_norm = Norm(self.head_dim, layer.rms_norm_eps) if normed else None
+        self.k_norm = Norm(self.head_dim, layer.rms_norm_eps) if normed else None
 
     def forward(self, both: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor | None, keys: Keys) -> Tensor:
         """(B, n, H) from (B, n, 2 H)."""

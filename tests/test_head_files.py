@@ -113,6 +113,17 @@ def unroll_default(head, target):
     return unroll(head, ids[None, 1:], torch.cat(states, dim=-1)[:, :-1], 3)
 
 
+def test_rotary_frequencies_stay_exact(target, tmp_path):
+    """In 16 bit far places would be turned by wrong angles."""
+    head = make_head(target)
+    exact = head.rotary.inv_freq.clone()
+    head.to(torch.bfloat16)
+    assert head.dtype == torch.bfloat16 and torch.equal(head.rotary.inv_freq, exact)
+    save_head(head, tmp_path)
+    loaded = sv.FeatureHead.from_pretrained(tmp_path, target, dtype=torch.float16).head
+    assert loaded.dtype == torch.float16 and torch.equal(loaded.rotary.inv_freq, exact)
+
+
 def test_layers_of_larger_targets_are_those_of_eagle3():
     assert default_layers(30) == (2, 15, 27)
     assert [default_layers(n) for n in (1, 4, 7)] == [(0, 1), (0, 2, 4), (2, 3, 4)]

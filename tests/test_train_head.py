@@ -311,10 +311,16 @@ def test_a_start_from_the_last_layer(target):
     assert torch.equal(own.mlp.up_proj.weight, last.mlp.up_proj.weight)
     assert torch.equal(own.self_attn.q_proj.weight[:, 32:], last.self_attn.q_proj.weight)
     assert not torch.equal(own.self_attn.q_proj.weight[:, :32], last.self_attn.q_proj.weight)
-    assert torch.equal(head.norm.weight, target.model.norm.weight)
+    assert torch.allclose(head.norm.weight, target.model.norm.weight, atol=1e-5)
     assert torch.equal(head.lm_head, target.lm_head.weight) and head.fc.weight.dtype == torch.float32
     other = new_head(target, torch.arange(64), replace(SMALL, start="random"))
     assert not torch.equal(other.layers[0].mlp.up_proj.weight, last.mlp.up_proj.weight)
+
+
+def test_norms_that_store_their_distance_to_one():
+    target = tiny.make_model("gemma3_text")
+    target.model.norm.weight.fill_(0.25)
+    assert torch.allclose(new_head(target, torch.arange(64), SMALL).norm.weight, torch.tensor(1.25), atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "qwen3", "gemma3_text", "bloom", "mixtral"])

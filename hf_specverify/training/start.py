@@ -103,18 +103,30 @@ def _copy_last_layer(head: HeadModel, target: Any) -> None:
     stack = next((part for part in stacks if len(part) == layers), None)
     if stack is None:
         return
-    found = {name: tensor for name, tensor in stack[-1].named_parameters() if tensor.is_floating_point()}
-    if "input_layernorm.weight" in found:
-        found["hidden_norm.weight"] = found["input_layernorm.weight"]
-    final = getattr(getattr(decoder, "norm", None), "weight", None)
+    found: dict[str, Tensor] = {
+        name: tensor for name, tensor in stack[-1].named_parameters() if tensor.is_floating_point()
+    }
     with torch.no_grad():
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            if f"{name}.weight" in found:
+                found[f"{name}.weight"] = _gain(stack[-1].get_submodule(name), found[f"{name}.weight"])
+        if "input_layernorm.weight" in found:
+            found["hidden_norm.weight"] = found["input_layernorm.weight"]
+        final = getattr(decoder, "norm", None)
+        gain = _gain(final, final.weight) if final is not None and hasattr(final, "weight") else None
         for name, own in head.layers[0].named_parameters():
             _copy(own, found.get(name))
-        _copy(head.norm.weight, final)
+        _copy(head.norm.weight, gain)
         # The last of the features stands for the hidden state as it is.
         hidden = head.config.hidden_size
         if head.config.feature_size // head.config.num_features == hidden:
             head.fc.weight[:, -hidden:] += torch.eye(hidden, device=head.device)
+
+
+def _gain(norm: nn.Module, weight: Tensor) -> Tensor:
+    """What a norm multiplies with; some families store it as the distance to 1."""
+    gain: Tensor = norm(torch.ones_like(weight)[None])[0]
+    return gain
 
 
 def _copy(own: Tensor, theirs: Tensor | None) -> None:

@@ -58,6 +58,12 @@ class HeadModel(nn.Module):
         for name, rows in (("embed_tokens", config.vocabulary), ("lm_head", config.draft_vocab_size)):
             self.register_buffer(name, torch.zeros(rows, 0), persistent=False)
 
+    def _apply(self, fn: Any, recurse: bool = True) -> HeadModel:
+        """Move or retype all but the rotary frequencies, which in 16 bit would turn far places by wrong angles."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.rotary = LlamaRotaryEmbedding(self.config.layer).to(self.device)
+        return self
+
     @property
     def dtype(self) -> torch.dtype:
         """Of its weights."""

@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from .companions import CompanionReport, cut_layers, make_companion
     from .config import SpeculationConfig
     from .diagnostics import Diagnosis, DiagnosisSamples, diagnose, first_divergence
-    from .drafting import Drafter, DraftModel, EarlyExit, PromptLookup
+    from .drafting import Drafter, DraftModel, DynamicTree, EarlyExit, FeatureHead, PromptLookup
     from .drafting.trimmed import trim_vocabulary
     from .integration import SpeculativeDecoding, SpeculativeOutput, disable, enable, enabled
     from .report import SpeculationReport
+    from .training import HeadReport, HeadTraining, train_head
     from .verification import get_verifier, register_verifier, verifiers
 
 __version__ = "0.1.0"
@@ -23,10 +24,11 @@ _PLACES = {
     "companions": ("CompanionReport", "cut_layers", "make_companion"),
     "config": ("SpeculationConfig",),
     "diagnostics": ("Diagnosis", "DiagnosisSamples", "diagnose", "first_divergence"),
-    "drafting": ("DraftModel", "Drafter", "EarlyExit", "PromptLookup"),
+    "drafting": ("DraftModel", "Drafter", "DynamicTree", "EarlyExit", "FeatureHead", "PromptLookup"),
     "drafting.trimmed": ("trim_vocabulary",),
     "integration": ("SpeculativeDecoding", "SpeculativeOutput", "disable", "enable", "enabled"),
     "report": ("SpeculationReport",),
+    "training": ("HeadReport", "HeadTraining", "train_head"),
     "verification": ("get_verifier", "register_verifier", "verifiers"),
 }
 _PLACE_OF = {name: place for place, names in _PLACES.items() for name in names}
@@ -37,7 +39,11 @@ __all__ = [
     "DiagnosisSamples",
     "DraftModel",
     "Drafter",
+    "DynamicTree",
     "EarlyExit",
+    "FeatureHead",
+    "HeadReport",
+    "HeadTraining",
     "PromptLookup",
     "SpeculationConfig",
     "SpeculationReport",
@@ -53,6 +59,7 @@ __all__ = [
     "get_verifier",
     "make_companion",
     "register_verifier",
+    "train_head",
     "trim_vocabulary",
     "verifiers",
 ]

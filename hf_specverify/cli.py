@@ -201,6 +201,12 @@ _hand_on(
     "diagnose_command",
     "Measure what a lossy rule does to law, text, scores and speed",
 )
+_hand_on(
+    "train-head",
+    "hf_specverify.train_head_command",
+    "train_head_command",
+    "Train a feature head (EAGLE-3) for a model",
+)
 _hand_on("push", "hf_specverify.push_command", "push_command", "Put a calibration on the Hub")
 _hand_on(
     "tables",

@@ -131,7 +131,7 @@ class SpeculativeDecoding:
         stopwatch: Stopwatch,
     ) -> SpeculativeLoop:
         wanted = _wanted_outputs(generation_config)
-        flags = OutputFlags(wanted["hidden_states"], wanted["attentions"])
+        flags = OutputFlags(wanted["hidden_states"], wanted["attentions"], self.drafter.target_layers(model))
         target = self.drafter.target_runner(make_runner(model, stopwatch, "target", flags))
         ids = input_ids.to(target.device)
         stopping = Stopping(criteria)

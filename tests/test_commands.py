@@ -25,9 +25,11 @@ PLACES = {
     "explain": ("hf_specverify.explain_command", "load_model", True),
     "companion": ("hf_specverify.companion_command", "make_companion", False),
     "diagnose": ("hf_specverify.placing", "load_model", True),
+    "train-head": ("hf_specverify.train_head_command", "load_model", True),
     "push": ("hf_specverify.push_command", "push_folder", False),
     "tables": ("hf_specverify.tables_command", "load_model", False),
 }
+HEAD = ["--draft-vocab-size", 16, "--unroll", 1, "--epochs", 1, "--max-length", 20, "--max-new-tokens", 6]
 EVERY = pytest.mark.parametrize("name", PLACES)
 
 
@@ -67,6 +69,7 @@ def arguments(name, folder):
         "explain": [*models, "--batch-size", 1, "--context", 8],
         "companion": [*models[2:], *out, "--method", "layers", "--num-layers", 1],
         "diagnose": [*models, *prompts, *small, *out, "--no-matched"],
+        "train-head": [*models[:2], *models[4:], *prompts, *out, *HEAD],
         "push": [folder / "tables" / "tiny" / "chat", "me/table"],
         "tables": [*models],
     }[name]
@@ -185,7 +188,7 @@ def options():
     found = {}
     for name in PLACES:
         single = typer.Typer()
-        module = {"bench": "benchmark.bench_command"}.get(name, f"{name}_command")
+        module = {"bench": "benchmark.bench_command"}.get(name, f"{name}_command".replace("-", "_"))
         function = "bench" if name == "bench" else module
         if name == "demo":
             single.command()(cli.demo)

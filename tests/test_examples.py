@@ -218,3 +218,16 @@ def test_lossy_sweep(pair, tmp_path, monkeypatch, capsys):
         assert 0 < result["accepted"] <= 1.0001 and -1e-6 < result["tv"] < 1
         assert ("matched_surprise" in result) == (result["rule"] in ("typical", "min_p"))
     assert capsys.readouterr().out.count("| `lenience` ") == 4 + 3
+
+
+def test_head_prompts(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        run("head_prompts.py", str(tmp_path / name), "--count", "300", monkeypatch=monkeypatch)
+    prompts = [json.loads(line)["prompt"] for line in (tmp_path / "one").read_text().splitlines()]
+    assert len(prompts) == len(set(prompts)) == 300
+    assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text()
+    assert any("```python" in prompt for prompt in prompts)
+    # None of the demo's own prompts, for its measurements are to be of prompts that a head never saw.
+    from hf_specverify.benchmark.demo_prompts import BUILT_IN
+
+    assert not {text for group in BUILT_IN for text in group.prompts} & set(prompts)

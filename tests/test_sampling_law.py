@@ -112,9 +112,9 @@ def check_law(target, draft, setting, draft_temperature, **options):
 
 def test_the_check_would_see_a_wrong_law(monkeypatch):
     """With the verifier's q replaced by another law than the draft was drawn from, the chi-square test fails."""
-    from hf_specverify.drafting import draft_model
+    from hf_specverify.drafting import model_chains
 
-    honest = draft_model.ModelSession.propose
+    honest = model_chains.ModelSession.propose
 
     def dishonest(self, state, lengths):
         drafts = honest(self, state, lengths)
@@ -122,6 +122,6 @@ def test_the_check_would_see_a_wrong_law(monkeypatch):
             drafts.tokens, drafts.lengths, None if drafts.q is None else drafts.q**2 / (drafts.q**2).sum(-1, True)
         )
 
-    monkeypatch.setattr(draft_model.ModelSession, "propose", dishonest)
+    monkeypatch.setattr(model_chains.ModelSession, "propose", dishonest)
     with pytest.raises(AssertionError):
         check_law(model(7), model(8), {}, None)

@@ -10,7 +10,7 @@ from tokenizing import byte_tokenizer, word_tokenizer
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 import hf_specverify as sv
-from hf_specverify.drafting import draft_model
+from hf_specverify.drafting import model_chains
 from hf_specverify.scheduling import CostModel
 
 IDS = torch.tensor([1, 4, 7, 8, 20, 33, 41, 50, 62])
@@ -131,8 +131,10 @@ def test_samples_have_the_targets_law(verification, paths):
 @pytest.mark.parametrize("setting", [{}, {"temperature": 0.3, "top_k": 5}, {"repetition_penalty": 3.0}, {"top_p": 0.5}])
 def test_q_is_0_outside_and_drafts_are_kept_tokens(setting, monkeypatch):
     drafts = []
-    honest = draft_model.ModelSession.propose
-    monkeypatch.setattr(draft_model.ModelSession, "propose", lambda *given: drafts.append(honest(*given)) or drafts[-1])
+    honest = model_chains.ModelSession.propose
+    monkeypatch.setattr(
+        model_chains.ModelSession, "propose", lambda *given: drafts.append(honest(*given)) or drafts[-1]
+    )
     target = tiny.make_model()
     trimmed = sv.trim_vocabulary(tiny.near_copy(target), ids=IDS)
     with sv.enabled(target):

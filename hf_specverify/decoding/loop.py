@@ -181,7 +181,7 @@ class SpeculativeLoop:
         finished = [row[count - 1] for row, count in zip(stopped, counts, strict=True)]
         if path is not None and isinstance(drafts, TreeBatch):
             self.target.keep(before, path)
-            if self.recorder.is_active:
+            if self.recorder.is_active or self.target.flags.layers:
                 output, scores = follow(output, path, before), None if scores is None else along(scores, path)
         self.recorder.step(rows, before, counts, output, scores)
         if self.stopping.needs_text:
@@ -192,11 +192,22 @@ class SpeculativeLoop:
         state.commit(tokens, counts)
         self.plan.commit(rows, _last_positions(counts, path if isinstance(drafts, TreeBatch) else None))
         self._stream(tokens, counts)
+        self._show(output)
         self.session.commit(state, accepted, scores, path)
         self.schedule.commit(state)
         if any(finished):
             self._leave(finished)
         return accepted, counts
+
+    def _show(self, output: ForwardOutput) -> None:
+        """Let the drafter see the target's hidden states, if it asked for some."""
+        flags, prompt = self.target.flags, self.target.prompt_outputs
+        if not flags.layers or output.hidden_states is None:
+            return
+        read = [flags.for_drafter(part.hidden_states) for part in prompt if part.hidden_states is not None]
+        self.session.see(flags.for_drafter(output.hidden_states), read)
+        if not self.recorder.is_active:
+            prompt.clear()
 
     def _check_text(self, tokens: Tensor, counts: list[int], finished: list[bool]) -> None:
         """Shorten rows that stop strings or custom criteria end; changes `counts` and `finished`."""

@@ -30,20 +30,33 @@ class ForwardOutput:
 
 @dataclass(frozen=True)
 class OutputFlags:
-    """Which extra outputs the user asked for."""
+    """Which extra outputs are wanted: by the user all hidden states or attentions, by the drafter some layers' states.
+
+    Where `hidden_states` is not set, the runner drops those that are not among `layers` after each forward.
+    """
 
     hidden_states: bool = False
     attentions: bool = False
+    layers: tuple[int, ...] = ()
 
     @property
     def any(self) -> bool:
         """Whether anything extra is wanted."""
-        return self.hidden_states or self.attentions
+        return self.hidden_states or self.attentions or bool(self.layers)
 
     def as_arguments(self) -> dict[str, bool]:
         """Forward arguments; absent flags are not passed, so models without them still work."""
-        wanted = {"output_hidden_states": self.hidden_states, "output_attentions": self.attentions}
+        states = self.hidden_states or bool(self.layers)
+        wanted = {"output_hidden_states": states, "output_attentions": self.attentions}
         return {name: True for name, on in wanted.items() if on}
+
+    def thinned(self, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Of all states of a forward, those that are kept."""
+        return states if self.hidden_states else tuple(states[layer] for layer in self.layers)
+
+    def for_drafter(self, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Of the states that were kept, those of `layers`."""
+        return tuple(states[layer] for layer in self.layers) if self.hidden_states else states
 
 
 class Runner(ABC):
@@ -122,7 +135,12 @@ class Runner(ABC):
     def call(self, **arguments: Any) -> Any:
         """One model forward, timed."""
         with self.stopwatch.measure(self.phase):
-            return self.model(**arguments, **self.flags.as_arguments(), use_cache=True, return_dict=True)
+            raw = self.model(**arguments, **self.flags.as_arguments(), use_cache=True, return_dict=True)
+        if self.flags.layers:
+            if raw.hidden_states is None:
+                raise ValueError(f"{type(self.model).__name__} gives no hidden states, which the drafter reads")
+            raw.hidden_states = self.flags.thinned(raw.hidden_states)
+        return raw
 
     def positions(self, starts: Tensor, padding: Tensor, width: int, region: TreeRegion | None = None) -> Tensor:
         """(B, width) position ids of a block that begins at token starts[b] of row b."""

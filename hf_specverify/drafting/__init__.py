@@ -8,7 +8,9 @@ from .batch import DraftBatch
 from .candidate_generator import CandidateDrafter
 from .draft_model import DraftModel
 from .drafter import Drafter, DraftingCall, DraftSession
+from .dynamic_trees import DynamicTree
 from .early_exit import EarlyExit
+from .heads import FeatureHead
 from .prompt_lookup import PromptLookup
 from .tree import DraftTree
 from .tree_batch import TreeBatch
@@ -21,7 +23,9 @@ __all__ = [
     "DraftTree",
     "Drafter",
     "DraftingCall",
+    "DynamicTree",
     "EarlyExit",
+    "FeatureHead",
     "PromptLookup",
     "TreeBatch",
     "as_drafter",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -78,6 +79,16 @@ class DraftSession(ABC):
     def propose(self, state: BatchState, lengths: list[int]) -> DraftBatch | TreeBatch:
         """Propose up to lengths[i] tokens, or levels of a tree, for each active row, on the target's device."""
 
+    def see(self, states: Sequence[Tensor], prompt: Sequence[Sequence[Tensor]]) -> None:  # noqa: B027 - optional
+        """Look at the target's hidden states, if the drafter asked for some (`Drafter.target_layers`); before `commit`.
+
+        Args:
+            states: by layer (A, n, H): entry i is that of the i-th token from the one that was last when the step
+                began; those of accepted tokens count, up to where the row was stopped.
+            prompt: the same of the prompt up to its last but one token, in parts along tokens, of all rows. For the
+                first step; later it may be empty.
+        """
+
     @abstractmethod
     def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None, path: Tensor | None) -> None:
         """Learn the outcome, after the state has it.
@@ -148,6 +159,10 @@ class Drafter(CandidateGenerator, ABC):
             ValueError: if this drafter can't draft for that target.
         """
         return runner
+
+    def target_layers(self, target: Any) -> tuple[int, ...]:
+        """The target's hidden states that sessions want to see, as indices into those of `output_hidden_states`."""
+        return ()
 
     @abstractmethod
     def start(self, call: DraftingCall) -> DraftSession:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from ..decoding.split_runner import SplitRunner
@@ -21,6 +23,11 @@ class ExitReader:
     def __init__(self, runner: SplitRunner, call: DraftingCall) -> None:
         self.runner, self.device = runner, runner.device
         self.vocabulary = vocabulary_size(call.target)
+
+    is_ready = True
+
+    def see(self, states: Sequence[Tensor], prompt: Sequence[Sequence[Tensor]]) -> None:
+        """Nothing: it reads for itself."""
 
     def catch_up(self, state: BatchState) -> Tensor:
         """Read the last committed token, the only one that the target has not read; (A, V) logits."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -14,43 +14,20 @@ from ..verification.base import DraftKind
 from ..verification.draws import Draws, GeneratorDraws
 from .batch import DraftBatch
 from .drafter import DraftingCall, DraftSession
+from .reader import ChainReader
 from .tree_batch import TreeBatch
 
 
-class Reader(Protocol):
-    """A model that reads along, such as a `ModelReader`.
-
-    Attributes:
-        device: of its logits.
-        vocabulary: V, the target's.
-    """
-
-    device: torch.device
-    vocabulary: int
-
-    def catch_up(self, state: BatchState) -> Tensor:
-        """Read what was committed since the last time; (A, V) logits."""
-
-    def feed(self, tokens: Tensor) -> Tensor:
-        """Read one more token of each row, (A, 1); (A, V) logits."""
-
-    def take_back(self, state: BatchState) -> None:
-        """Forget what was not committed."""
-
-    def select(self, places: list[int]) -> None:
-        """Keep the active rows at the given places."""
-
-
 class ModelSession(DraftSession):
-    """A draft model at work on one call: drafts token by token, one chain per row.
+    """A draft model or head at work on one call: drafts token by token, one chain per row.
 
     Args:
-        reader: reads with the draft model.
+        reader: of the draft model, of the target's first layers, or the head.
         call: the call.
         kind: `deterministic` takes the most likely tokens, anything else draws.
     """
 
-    def __init__(self, reader: Reader, call: DraftingCall, kind: DraftKind) -> None:
+    def __init__(self, reader: ChainReader, call: DraftingCall, kind: DraftKind) -> None:
         self.reader = reader
         self.device, self.vocabulary = self.reader.device, self.reader.vocabulary
         self.sampling = kind != "deterministic"
@@ -64,6 +41,7 @@ class ModelSession(DraftSession):
 
     def propose(self, state: BatchState, lengths: list[int]) -> DraftBatch | TreeBatch:
         """Draft for all active rows; rows that want fewer tokens ignore the surplus."""
+        lengths = self.possible(lengths)
         longest = max(lengths)
         if not longest:
             return DraftBatch(state.ids.new_zeros(len(lengths), 0), tuple(lengths), None)
@@ -88,6 +66,10 @@ class ModelSession(DraftSession):
             None if q is None else q[:, :drawn].to(device),
             signals={name: value[:, :drawn].to(device) for name, value in values.items()},
         )
+
+    def possible(self, lengths: list[int]) -> list[int]:
+        """Draft lengths, 0 while the reader can't draft yet."""
+        return lengths if self.reader.is_ready else [0] * len(lengths)
 
     def _draw(self, scores: Tensor, tokens: Tensor, q: Tensor | None, values: dict[str, Tensor], position: int) -> None:
         """Draw the tokens of one position; write them, their law, and their signals."""
@@ -117,6 +99,10 @@ class ModelSession(DraftSession):
             starts = [length + position for length in state.lengths]
             block = Block(drafted, state.rows, starts, [1] * len(starts))
         return self.plan(logits[:, None], block)[:, 0]
+
+    def see(self, states: Sequence[Tensor], prompt: Sequence[Sequence[Tensor]]) -> None:
+        """Hand the target's states on."""
+        self.reader.see(states, prompt)
 
     def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None, path: Tensor | None) -> None:
         """Take back what the draft read beyond the accepted tokens; the verifier's own token is still to be read."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..decoding.masks import TreeRegion
 from ..decoding.probe import make_runner
 from ..decoding.runner import Runner
 from ..decoding.state import BatchState
@@ -16,6 +18,8 @@ from .vocabulary import fit_vocabulary, vocabulary_size
 
 class ModelReader:
     """Keeps a model's cache in step with what the rows have committed; the prompt is read at the first use.
+
+    It is a `Reader`.
 
     Args:
         model: the model.
@@ -30,6 +34,19 @@ class ModelReader:
         self.largest_id = vocabulary_size(model) - 1
         self.prefill_chunk = call.prefill_chunk
         self.has_started = False
+
+    @property
+    def takes_trees(self) -> bool:
+        """Whether the model's layout has trees."""
+        return self.runner.takes_trees
+
+    @property
+    def is_ready(self) -> bool:
+        """A model can always draft."""
+        return True
+
+    def see(self, states: Sequence[Tensor], prompt: Sequence[Sequence[Tensor]]) -> None:
+        """A model has no use for the target's states."""
 
     @property
     def lengths(self) -> list[int]:
@@ -60,6 +77,24 @@ class ModelReader:
         """Feed one more token of each row, (A, 1); (A, V) logits."""
         logits = self.runner.forward(self.known(tokens), [1] * len(tokens), last_only=True).logits[:, -1]
         return fit_vocabulary(logits, self.vocabulary)
+
+    def feed_nodes(self, tokens: Tensor, parents: Tensor, region: TreeRegion) -> Tensor:
+        """Feed nodes of a tree, (A, F); (A, F, V) logits. The region says all of their parents."""
+        output = self.runner.forward(self.known(tokens), [tokens.shape[1]] * len(tokens), region=region)
+        return fit_vocabulary(output.logits, self.vocabulary)
+
+    def keep(self, base: list[int], chosen: list[list[int]]) -> None:
+        """Move the nodes of each row's path to the front, and forget the others."""
+        longest = max(map(len, chosen))
+        # Beyond a row's own path slots are copied onto themselves; they are taken back next.
+        slots = [row + list(range(len(row), longest)) for row in chosen]
+        self.runner.keep(base, torch.tensor(slots, dtype=torch.long).reshape(len(slots), longest))
+        self.runner.rewind([length + len(row) for length, row in zip(base, chosen, strict=True)])
+
+    def forget(self, base: list[int]) -> None:
+        """Forget what was read behind base[b] tokens."""
+        if self.has_started:
+            self.runner.rewind([min(read, length) for read, length in zip(self.lengths, base, strict=True)])
 
     def known(self, tokens: Tensor) -> Tensor:
         """Ids that only the target's padded head has are no tokens; the model reads its last id instead."""

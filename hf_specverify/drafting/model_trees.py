@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -13,37 +11,31 @@ from ..verification.base import DraftKind
 from ..verification.draws import Draws
 from .drafter import DraftingCall
 from .model_chains import ModelSession
-from .model_reader import ModelReader
+from .reader import Reader
 from .shape import TreeShape
 from .tree_batch import TreeBatch
-from .vocabulary import fit_vocabulary
 
 
 class TreeSession(ModelSession):
-    """Drafts a tree per row. All nodes of a level go through the model together, behind the one cached prefix.
+    """Drafts a tree per row. All nodes of a level are read together, behind the one cached prefix.
 
     Args:
-        model: the draft model.
+        reader: of the draft model, or the head.
         call: the call.
         kind: how the children of a node are drawn.
         branching: children per node at each level; the last entry holds for all levels below.
     """
 
-    def __init__(self, model: Any, call: DraftingCall, kind: DraftKind, branching: tuple[int, ...]) -> None:
-        reader = ModelReader(model, call, "draft")
+    def __init__(self, reader: Reader, call: DraftingCall, kind: DraftKind, branching: tuple[int, ...]) -> None:
         super().__init__(reader, call, kind)
-        self.reader: ModelReader = reader
-        if not self.reader.runner.takes_trees:
-            raise ValueError(
-                f"num_draft_paths or branching: the draft {type(model).__name__} runs in the layout "
-                f"'{self.reader.runner.layout}', which has no trees; allowed is one path"
-            )
+        self.reader: Reader = reader
         self.kind, self.branching = kind, branching
         self.shape, self.base = TreeShape(()), [0]
         self.nodes: list[list[int]] = []
 
     def propose(self, state: BatchState, lengths: list[int]) -> TreeBatch:
         """Draft level by level for all active rows; rows that want fewer levels ignore the surplus."""
+        lengths = self.possible(lengths)
         longest = max(lengths)
         self.base = list(state.lengths)
         self.shape = TreeShape((*self.branching, *[self.branching[-1]] * longest)[:longest])
@@ -79,9 +71,8 @@ class TreeSession(ModelSession):
         """(A, F, V) logits after the F nodes of a level."""
         begin, width = self.shape.offset(level), self.shape.levels[level]
         region = self.shape.region(level, len(tokens), self.device)
-        fed = self.reader.known(tokens[:, begin : begin + width])
-        output = self.reader.runner.forward(fed, [width] * len(tokens), region=region)
-        return fit_vocabulary(output.logits, self.vocabulary)
+        parents = torch.arange(width, device=self.device)[None] // self.shape.branching[level]
+        return self.reader.feed_nodes(tokens[:, begin : begin + width], parents, region)
 
     def _level_scores(self, logits: Tensor, state: BatchState, tokens: Tensor, level: int) -> Tensor:
         """(A, F, V) processed scores of the children of a level's F parents."""
@@ -120,20 +111,13 @@ class TreeSession(ModelSession):
 
     def commit(self, state: BatchState, accepted: list[int], scores: Tensor | None, path: Tensor | None) -> None:
         """Keep the accepted path in the cache, as far as it was fed: the last level never is."""
-        if not self.reader.has_started:
-            return
-        fed = max(0, len(self.shape.branching) - 1)
-        if fed and path is not None:
+        fed = len(self.shape.branching) - 1
+        if fed > 0 and path is not None:
             chosen = [
                 [self.nodes[place][node] for node in row[: min(count, fed)]]
                 for place, (row, count) in enumerate(zip(path.tolist(), accepted, strict=True))
             ]
-            longest = max(map(len, chosen))
-            # Beyond a row's own path slots are copied onto themselves; they are taken back next.
-            slots = [row + list(range(len(row), longest)) for row in chosen]
-            self.reader.runner.keep(self.base, torch.tensor(slots, dtype=torch.long).reshape(len(slots), longest))
-            kept = [base + len(row) for base, row in zip(self.base, chosen, strict=True)]
-            self.reader.runner.rewind(kept)
+            self.reader.keep(self.base, chosen)
         super().commit(state, accepted, scores, path)
 
 

@@ -18,7 +18,7 @@ from .shared_copy import shared_copy
 
 _BASIS = 64  # unit vectors sent through a quantised head together
 # Probability 0 at any temperature, and still a number: where processors forbid all kept tokens, a law is left.
-_UNSCORED = -1e30
+UNSCORED = -1e30
 
 
 def trim_vocabulary(
@@ -60,7 +60,7 @@ def trim_vocabulary(
         kept = choose_ids(size, special, keep, counts, text, tokenizer)
     trimmed = shared_copy(draft)
     with torch.no_grad():
-        trimmed.set_submodule(name, _KeptHead.of(head, kept, draft.dtype))
+        trimmed.set_submodule(name, KeptHead.of(head, kept, draft.dtype))
     _mark(trimmed, kept, size)
     # Where the head was tied to the embeddings, its few rows are not.
     tied = getattr(draft, "all_tied_weights_keys", None) or {}
@@ -91,7 +91,7 @@ def _mark(model: Any, kept: Tensor, size: int) -> None:
     model.kept_ids, model.save_pretrained = kept, _refuse_saving
 
 
-class _KeptHead(nn.Module):
+class KeptHead(nn.Module):
     """Rows of a head, (n, H), and of its bias, if any."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -101,7 +101,7 @@ class _KeptHead(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
     @classmethod
-    def of(cls, head: nn.Module, kept: Tensor, dtype: torch.dtype) -> _KeptHead:
+    def of(cls, head: nn.Module, kept: Tensor, dtype: torch.dtype) -> KeptHead:
         """The kept rows of a linear layer, whatever form its weights have."""
         weight = getattr(head, "weight", None)
         if type(head) is nn.Linear and isinstance(weight, Tensor) and weight.device.type != "meta":
@@ -141,7 +141,7 @@ class _Scatter:
             )
         if self.kept.device != logits.device:
             self.kept = self.kept.to(logits.device)
-        lowest = max(_UNSCORED, torch.finfo(logits.dtype).min)
+        lowest = max(UNSCORED, torch.finfo(logits.dtype).min)
         whole = logits.new_full((*logits.shape[:-1], self.size), lowest)
         output.logits = whole.index_copy_(-1, self.kept, logits)
         return output

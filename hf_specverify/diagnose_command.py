@@ -117,7 +117,7 @@ def diagnose_command(
         "prompt_file_sha256": sha256_of_file(prompts),
         **describe_environment(input_device(model)),
     }
-    models = [model] if draft == LOOKUP else [model, drafter]
+    models = [model, drafter] if hasattr(drafter, "generation_config") else [model]
     with clean_stdout(as_json), neutral_generation(models, pad_token_id(model, tokenizer)):
         calls = plan_calls(
             model,

@@ -196,7 +196,8 @@ def _costs(answering: Answering, given: Path | None, kept: Path, team: Team) -> 
 
     def read() -> CostModel:
         if given is None and not kept.exists():
-            draft, rows = getattr(as_drafter(answering.draft), "model", None), answering.inputs(0)["input_ids"]
+            draft = as_drafter(answering.draft).drafting_model(answering.target)
+            rows = answering.inputs(0)["input_ids"]
             kept.parent.mkdir(parents=True, exist_ok=True)
             CostModel.profile(
                 answering.target, draft, answering.companion, sorted({1, len(rows)}), LAZY_TOKENS, rows.shape[1],

@@ -81,6 +81,22 @@ def test_calibrate_profile_and_explain_take_early_exit(folders):
     assert "tokens/s" in output
 
 
+def test_generate_and_diagnose_take_early_exit(folders, monkeypatch):
+    from hf_specverify import generate_command
+
+    monkeypatch.setattr(generate_command, "LAZY_SECONDS", 0.1)
+    options = {"draft": "early-exit:1", "prompts": folders / "prompts.jsonl", "max_new_tokens": 8}
+    result, output = run("generate", folders, out=folders / "answers.jsonl", schedule="auto", **options)
+    assert result.exit_code == 0, output
+    assert len((folders / "answers.jsonl").read_text().splitlines()) == 4
+    costs = next(folders.rglob("costs*.json"))
+    assert CostModel.load(costs).roles == ("target", "draft")
+    result, output = run(
+        "diagnose", folders, out=folders / "diagnosis", verification="typical", num_prompts=2, **options
+    )
+    assert result.exit_code == 0, output
+
+
 def kept_words(model, folder):
     words = {index: word for word, index in AutoTokenizer.from_pretrained(folder).get_vocab().items()}
     return {words[index] for index in model.kept_ids.tolist()}

@@ -1,6 +1,6 @@
 """What every lossy rule does to the law of the next token, over its parameter, at the positions of real texts.
 
-    python examples/lossy_sweep.py TARGET DRAFT PROMPTS [--num-prompts 16] [--max-new-tokens 48] [--json sweep.json]
+    python examples/lossy_sweep.py TARGET DRAFT PROMPTS [--quantization none+layers:28] [--num-prompts 16] [--json out.json]
 
 The target samples an answer to every prompt, target and draft read it, and at each position the law of each rule is
 computed from p and q: nothing is generated with the rule, so all settings see the same positions. (`specverify
@@ -68,7 +68,10 @@ def settings():
 
 def read_laws(options):
     """(n, V) p and q before every token of the target's own answers."""
-    target, draft = load_model(options.target, options.dtype), load_model(options.draft, options.dtype)
+    target, draft = (
+        load_model(options.target, options.dtype),
+        load_model(options.draft, options.dtype, options.quantization),
+    )
     tokenizer, texts = AutoTokenizer.from_pretrained(options.target), read_prompts(options.prompts)
     pad = pad_token_id(target, tokenizer)
     laws = {"p": [], "q": []}
@@ -137,6 +140,7 @@ def main():
     parser.add_argument("--max-new-tokens", type=int, default=48)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--quantization", default="none", help="of the draft, and what is cut: nf4, none+layers:28, …")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

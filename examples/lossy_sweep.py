@@ -1,6 +1,6 @@
 """What every lossy rule does to the law of the next token, over its parameter, at the positions of real texts.
 
-    python examples/lossy_sweep.py TARGET DRAFT PROMPTS [--quantization none+layers:28] [--num-prompts 16] [--json out.json]
+    python examples/lossy_sweep.py TARGET DRAFT PROMPTS [--quantization none+layers:28] [--num-prompts 16] [--json FILE]
 
 The target samples an answer to every prompt, target and draft read it, and at each position the law of each rule is
 computed from p and q: nothing is generated with the rule, so all settings see the same positions. (`specverify
@@ -131,6 +131,7 @@ def table(results):
         )
 
 
+@torch.no_grad()
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("target", "draft"):

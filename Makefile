@@ -6,6 +6,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 TORCH  ?= torch==2.13.0
+# Processes that share the tests, with one thread each: tiny models make no use of more.
+WORKERS ?= 2
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check
 
@@ -15,7 +17,7 @@ demo: $(VENV)/demo.stamp
 	$(VENV)/bin/specverify demo $(DEMO_ARGS)
 
 test: lint
-	$(PY) -m pytest $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/dev.stamp
 	$(PY) -m ruff check .

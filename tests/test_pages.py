@@ -155,7 +155,7 @@ def click_command(name):
         return typer.main.get_command(app).commands["demo"]
     place = "hf_specverify.benchmark.bench_command" if name == "bench" else f"hf_specverify.{name}_command"
     module, inner = importlib.import_module(place), typer.Typer()
-    inner.command(name=name)(getattr(module, name, None) or getattr(module, f"{name}_command"))
+    inner.command(name=name)(getattr(module, f"{name}_command", None) or getattr(module, name))
     return typer.main.get_command(inner)
 
 

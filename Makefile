@@ -25,8 +25,9 @@ lint: $(VENV)/dev.stamp
 	$(PY) -m mypy
 
 docs: $(VENV)/dev.stamp
-	$(PY) -c 'import pathlib; from hf_specverify.capabilities import markdown; \
-		pathlib.Path("docs/capabilities.md").write_text(markdown(), encoding="utf-8")'
+	$(PY) -c 'import pathlib; from hf_specverify import api_page, capabilities; \
+		pathlib.Path("docs/api.md").write_text(api_page.markdown(), encoding="utf-8"); \
+		pathlib.Path("docs/capabilities.md").write_text(capabilities.markdown(), encoding="utf-8")'
 
 $(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml
 	$(PIP) install -qq --editable '.[demo]'

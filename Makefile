@@ -1,5 +1,6 @@
 # make demo    fresh machine to a running demo
 # make test    lint, types and tests
+# make test-all  the same with the long enumerations and samplings, which take most of an hour on a slow machine
 # make docs    write what is generated in docs/
 # All create .venv first. To use a torch of your own, create .venv and install it there: it is left alone.
 
@@ -11,12 +12,15 @@ WORKERS ?= 2
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test test-all lint docs clean
 
 demo: $(VENV)/demo.stamp
 	$(VENV)/bin/specverify demo $(DEMO_ARGS)
 
 test: lint
+	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not slow" $(PYTEST_ARGS)
+
+test-all: lint
 	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/dev.stamp

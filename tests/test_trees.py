@@ -93,6 +93,7 @@ def test_the_target_as_its_own_draft_is_always_accepted(name, do_sample):
     assert ours.speculation.acceptance_rate == 1
 
 
+SLOW = pytest.mark.slow
 DRAFTERS = {name: lambda: model(8) for name in TREES} | {
     "traversal, top-k": lambda: sv.DraftModel(model(8), drawing="deterministic"),
     "traversal, without replacement": lambda: sv.DraftModel(model(8), drawing="without_replacement", branching=(2, 2)),
@@ -103,7 +104,7 @@ DRAFTERS = {name: lambda: model(8) for name in TREES} | {
 }
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", [name if name == "traversal" else pytest.param(name, marks=SLOW) for name in DRAFTERS])
 def test_a_batch_of_rows_of_different_length_has_the_target_s_law(name):
     drafter = DRAFTERS[name]()
     branches = isinstance(drafter, sv.DraftModel) and drafter.branching

@@ -17,11 +17,12 @@ BATCHED = [name for name in LOSSLESS if type(get_verifier(name)).verify_batch is
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
-@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("length", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_output_has_the_law_of_the_target(name: str, length: int) -> None:
     assert_lossless(get_verifier(name), (length,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in LOSSLESS if INFOS[name].structure == "chain"])
 def test_output_of_chains_has_the_law_of_the_target_on_other_tables(name: str) -> None:
     for seed in (1, 2):

@@ -57,6 +57,7 @@ def test_a_batch_of_rows_of_different_length(name, setting):
 
 
 @pytest.mark.filterwarnings("ignore:.*slower layout")
+@pytest.mark.slow
 def test_row_by_row():
     target = tiny.make_model(
         "gpt_neo", seed=7, vocabulary=VOCABULARY, attention="eager", **{**NO_END, "initializer_range": 0.5}

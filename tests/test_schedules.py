@@ -97,7 +97,7 @@ def check_law_with_cuts(draft, step=0, **options):
     check_law(target, draft, {}, None, **options)
 
 
-@pytest.mark.parametrize("verification", ["token", "block", "traversal"])
+@pytest.mark.parametrize("verification", ["token", "block", pytest.param("traversal", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("names", [("q",), ("A", "S"), ("entropy",), ("max_q", "position")])
 def test_sampling_keeps_its_law(names, verification):
     check_law_with_cuts(model(8), calibration=table(*names), verification=verification, **SAMPLING)

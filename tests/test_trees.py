@@ -111,6 +111,7 @@ def test_a_batch_of_rows_of_different_length_has_the_target_s_law(name):
     check_law(model(7), drafter, {}, None, verification=name.split(",")[0], num_draft_paths=1 if branches else 2)
 
 
+@pytest.mark.slow
 def test_processors_while_sampling_trees():
     check_law(model(7), model(8), {"temperature": 0.7, "top_k": 3}, None, verification="traversal", num_draft_paths=2)
 

@@ -29,7 +29,10 @@ def test_output_of_chains_has_the_law_of_the_target_on_other_tables(name: str) -
         assert_lossless(get_verifier(name), seed=seed)
 
 
-@pytest.mark.parametrize("name", BATCHED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "greedy_multipath_block" else name for name in BATCHED],
+)
 def test_batched_form_decides_as_the_readable_one(name: str) -> None:
     assert_same_decisions(get_verifier(name))
 

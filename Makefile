@@ -1,6 +1,6 @@
 # make demo    fresh machine to a running demo
 # make test    lint, types and tests
-# make test-all  the same with the long enumerations and samplings, which take most of an hour on a slow machine
+# make test-all  the same with the long enumerations and samplings
 # make docs    write what is generated in docs/
 # All create .venv first. To use a torch of your own, create .venv and install it there: it is left alone.
 

@@ -240,8 +240,17 @@ def test_more_than_three_signals_choose_the_telling_ones():
     generator = torch.Generator().manual_seed(1)
     signals = {f"noise_{i}": torch.rand(8_000, generator=generator) for i in range(2)} | signals
     table = CalibrationTable.fit(signals, chance, groups)
-    assert {"S", "A"} < set(table.names) and len(table.names) == 3
+    assert table.names == ("S", "A")
     assert CalibrationTable.fit(signals, chance, groups, sets=[("A",), ("S", "A")]).names == ("A",)
+
+
+def test_no_signal_is_chosen_that_tells_nothing_more():
+    generator = torch.Generator().manual_seed(1)
+    signals = {f"noise_{i}": torch.rand(2_000, generator=generator) for i in range(4)}
+    groups = torch.arange(2_000) // 8
+    accepted = (torch.rand(2_000, generator=generator) < signals["noise_2"]).float()
+    assert CalibrationTable.fit(signals, accepted, groups).names == ("noise_2",)
+    assert len(CalibrationTable.fit(signals, torch.ones(2_000), groups).names) == 1  # nothing to tell: still a table
 
 
 def test_calibration_error_and_reliability(table, tmp_path):

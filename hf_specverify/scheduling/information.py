@@ -11,6 +11,8 @@ from .held_out import held_out
 from .samples import MOST_SIGNALS, Names, Samples
 from .signals import SIGNALS, Direction
 
+_LEAST_BITS = 0.001  # what one more signal of a table must tell
+
 
 @dataclass(frozen=True)
 class Information:
@@ -68,12 +70,20 @@ def information_table(
 
 
 def most_telling(samples: Samples, directions: Mapping[str, Direction]) -> Names:
-    """Choose three signals, one after the other, each that which lowers the held-out log loss most."""
+    """Choose signals one after the other, each that which lowers the held-out log loss most.
+
+    At least one and at most three; none is added that lowers it by less than `_LEAST_BITS`: a table of more signals
+    has fewer samples in each of its cells.
+    """
     chosen: Names = ()
-    while len(chosen) < MOST_SIGNALS:
+    least = math.inf
+    for _ in range(min(MOST_SIGNALS, len(samples.signals))):
         left = [name for name in samples.signals if name not in chosen]
         losses = {name: held_out(samples, (*chosen, name), directions).loss for name in left}
-        chosen = (*chosen, min(left, key=lambda name: losses[name]))
+        best = min(left, key=lambda name: losses[name])
+        if least - losses[best] < _LEAST_BITS:
+            break
+        chosen, least = (*chosen, best), losses[best]
     return tuple(name for name in samples.signals if name in chosen)
 
 

@@ -65,7 +65,7 @@ class FeatureHead(DrawingDrafter):
         """Load a head in the `speculators` format, or from a repository as EAGLE-3 has them.
 
         Args:
-            name_or_folder: a folder, or a repository on the Hub.
+            name_or_folder: a folder, the name of a head that comes with the library, or a repository on the Hub.
             target: the model that it was made for; it gives embeddings and scoring rows that the file has not.
             revision: of the repository.
             dtype: of the head; None: the target's.

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .config import EAGLE3, LAYOUTS, SPECULATORS, HeadConfig
 from .model import HeadModel
+from .shipped import shipped_heads
 
 CONFIG, TENSORS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 _LAYER = {SPECULATORS: "layers.0.", EAGLE3: "midlayer."}
@@ -58,7 +59,7 @@ def load_head(name_or_folder: str | Path, *, revision: str | None = None) -> Hea
     What it has not itself, embeddings or scoring rows, is still to be taken from the target (`take_from_target`).
 
     Args:
-        name_or_folder: a folder, or a repository on the Hub.
+        name_or_folder: a folder, the name of a head that comes with the library, or a repository on the Hub.
         revision: of the repository.
 
     Raises:
@@ -90,6 +91,8 @@ def load_head(name_or_folder: str | Path, *, revision: str | None = None) -> Hea
 def _folder(name: str | Path, revision: str | None) -> Path:
     if Path(name).is_dir():
         return Path(name)
+    if str(name) in shipped_heads():
+        return shipped_heads()[str(name)]
     patterns = [CONFIG, TENSORS, PICKLED]
     return Path(snapshot_download(str(name), revision=revision, allow_patterns=patterns))
 

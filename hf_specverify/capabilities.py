@@ -85,11 +85,12 @@ SUPPORTED = (
     Support("attention `sdpa`, `eager`, `flex_attention`", "row cache, where a probe finds it exact"),
     Support(
         "`num_draft_paths`, draft trees",
-        "in the row cache, with draft models; refused for the layouts below, prompt lookup, candidate generators",
+        "in the row cache, with draft models and feature heads; refused for the layouts below, prompt lookup, "
+        "candidate generators",
     ),
     Support(
         "`verify_length`, `draft_length`",
-        "schedules of single chains; signals come from draft models and prompt lookup",
+        "schedules of single chains; signals come from draft models, feature heads and prompt lookup",
     ),
     Support("FlashAttention, alibi (bloom)", "masked holes in the host's cache, where no layer has a window"),
     Support("gpt_neo and other families without custom masks", "row by row, with a warning"),

@@ -103,7 +103,11 @@ def demo(
         str | None, typer.Option(help="Target model: Hub id or folder. Default: SmolLM2-135M-Instruct.")
     ] = None,
     draft: Annotated[
-        str, typer.Option(help="Draft model: Hub id or folder, with the same tokenizer, or 'lookup': prompt lookup.")
+        str,
+        typer.Option(
+            help="Draft model: Hub id or folder, with the same tokenizer, or 'lookup', or 'head:' and the Hub id or "
+            "folder of a feature head."
+        ),
     ] = "lookup",
     prompts: Annotated[
         Path | None,
@@ -119,6 +123,8 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Answer real prompts three ways and compare: plain, Transformers' assisted decoding, hf_specverify.
+
+    Transformers' assisted decoding can't draft with a feature head; two ways are left then.
 
     Without options it takes SmolLM2-135M-Instruct (about 100 to 270 MB to download, once) and prompt lookup. In float32
     answers can be compared token for token. --quiet also leaves out the answer that is shown as it comes.

@@ -9,7 +9,10 @@ import typer
 
 QUANTIZATION_HELP = "none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N."
 
-ANY_DRAFT_HELP = "Draft model: Hub id or folder, or 'lookup', or 'early-exit:N', the target's first N layers."
+ANY_DRAFT_HELP = (
+    "Draft model: Hub id or folder, or 'lookup', or 'early-exit:N', the target's first N layers, or 'head:' and the "
+    "Hub id or folder of a feature head."
+)
 
 
 def _silence_bars(quiet: bool) -> bool:
@@ -29,7 +32,10 @@ AnyDraft = Annotated[str, typer.Option(help=ANY_DRAFT_HELP)]
 AnyDraftOrNone = Annotated[str | None, typer.Option(help=ANY_DRAFT_HELP)]
 Companion = Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
-DraftQuantization = Annotated[str, typer.Option(help=QUANTIZATION_HELP)]
+DraftQuantization = Annotated[
+    str,
+    typer.Option(help=f"{QUANTIZATION_HELP} Of early exit only none and none+trim:N; of lookup and heads only none."),
+]
 CompanionQuantization = Annotated[str, typer.Option(help=QUANTIZATION_HELP)]
 TrimText = Annotated[
     str | None,

@@ -138,7 +138,7 @@ def run_bench(
     Args:
         settings: what to run.
         target: target model, on its device.
-        draft: draft model, an `EarlyExit`, or "lookup".
+        draft: draft model, an `EarlyExit`, a `FeatureHead`, or "lookup".
         tokenizer: `tokenizer(text)["input_ids"]` gives the ids of a text.
         prompts: at least `settings.num_prompts`, of which evenly spaced ones are used.
         companion: companion model, for schedules that need one.

@@ -18,7 +18,7 @@ from hf_specverify.benchmark import demo_tables
 from hf_specverify.benchmark.demo_models import REPO_ID, smollm2_folder
 from hf_specverify.benchmark.demo_prompts import BUILT_IN, STREAMED, PromptGroup
 from hf_specverify.benchmark.demo_runs import DemoModels, WayResult, cells, measure
-from hf_specverify.benchmark.drafts import LOOKUP, LOOKUP_NGRAM
+from hf_specverify.benchmark.drafts import LOOKUP, LOOKUP_NGRAM, exit_layers, head_name, load_draft
 from hf_specverify.benchmark.environment import DTYPES, describe_environment, load_model
 from hf_specverify.benchmark.prompts import read_prompts
 from hf_specverify.benchmark.runs import neutral_generation, pad_token_id
@@ -30,7 +30,8 @@ class DemoOptions:
 
     Attributes:
         target: Hub id or folder; None is SmolLM2-135M-Instruct, brought here first if need be.
-        draft: Hub id or folder of the draft model, or "lookup" for prompt lookup.
+        draft: Hub id or folder of the draft model, "lookup" for prompt lookup, or "head:" and the Hub id or folder of
+            a feature head, which stock assisted decoding can't use.
         prompts: file of prompts; None is the demo's own.
         batch_size: rows per call of `generate`, for plain generation and ours.
         temperature: 0 is greedy; any other samples from the whole vocabulary.
@@ -41,7 +42,7 @@ class DemoOptions:
             and single-token forwards round differently and near-ties fall either way.
 
     Raises:
-        ValueError: a number out of range, or another dtype.
+        ValueError: a number out of range, another dtype, or a draft that the demo can't measure.
     """
 
     target: str | None = None
@@ -62,6 +63,9 @@ class DemoOptions:
             raise ValueError(f"temperature={self.temperature}; allowed: 0 (greedy) or a positive number")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype={self.dtype!r}; allowed: {', '.join(DTYPES)}")
+        if exit_layers(self.draft) is not None:  # stock drafts in the target's own forward, where passes are counted
+            raise ValueError(f"draft={self.draft!r}; allowed: a draft model, 'lookup' or 'head:FOLDER'")
+        head_name(self.draft)
 
     @property
     def greedy(self) -> bool:
@@ -102,7 +106,7 @@ def run_demo(options: DemoOptions, out: Console, err: Console, *, stream: bool =
     name = Path(options.target or REPO_ID).name
     out.print(f"[bold]{name}[/] in {options.dtype} on {environment['device']}, {environment['threads']} threads")
     out.print(f"draft: {_draft_name(options)}, {options.num_draft_tokens} tokens per step")
-    loaded = [models.target] if options.draft == LOOKUP else [models.target, models.draft]
+    loaded = [model for model in (models.target, models.draft) if hasattr(model, "generation_config")]
     with neutral_generation(loaded, pad_token_id(models.target, models.tokenizer)):
         if stream and not out.quiet:
             _stream(models, options, STREAMED if options.prompts is None else groups[0].prompts[0], out)
@@ -124,12 +128,14 @@ def run_demo(options: DemoOptions, out: Console, err: Console, *, stream: bool =
 
 
 def _load(source: str, options: DemoOptions) -> DemoModels:
-    draft = LOOKUP if options.draft == LOOKUP else load_model(options.draft, options.dtype)
-    return DemoModels(load_model(source, options.dtype), draft, AutoTokenizer.from_pretrained(source))
+    target, draft = load_model(source, options.dtype), LOOKUP
+    if options.draft != LOOKUP:
+        draft = load_draft(options.draft, target, options.dtype, target_name=source)
+    return DemoModels(target, draft, AutoTokenizer.from_pretrained(source))
 
 
 def _draft_name(options: DemoOptions) -> str:
-    return "prompt lookup" if options.draft == LOOKUP else Path(options.draft).name
+    return "prompt lookup" if options.draft == LOOKUP else Path(head_name(options.draft) or options.draft).name
 
 
 def _stream(models: DemoModels, options: DemoOptions, prompt: str, out: Console) -> None:
@@ -157,8 +163,8 @@ def _measure(
 ) -> list[list[WayResult]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=err.quiet) as bar:
-        runs = len(groups) * len(cells(options.num_draft_tokens)) * options.repeats
-        task = bar.add_task("measuring, three ways in turn", total=runs)
+        runs = len(groups) * len(cells(options.num_draft_tokens, models.draft)) * options.repeats
+        task = bar.add_task("measuring, all ways in turn", total=runs)
         return [
             measure(
                 models,

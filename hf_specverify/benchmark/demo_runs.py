@@ -1,4 +1,4 @@
-"""What the demo measures: one group of prompts, answered in three ways, in turn."""
+"""What the demo measures: one group of prompts, answered in three ways (two with a feature head), in turn."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import torch
 from hf_specverify.benchmark.prompts import chat_encoder, encode_chunk
 from hf_specverify.benchmark.runs import count_new_tokens, eos_token_ids, pad_token_id, run_cell
 from hf_specverify.benchmark.settings import OURS, PLAIN, STOCK, Cell, rotated
+from hf_specverify.drafting import FeatureHead
 
 WARM_UP_TOKENS = 4
 
 
 @dataclass(frozen=True)
 class DemoModels:
-    """What answers; `draft` is a model or "lookup"."""
+    """What answers; `draft` is a model, a `FeatureHead` or "lookup"."""
 
     target: Any
     draft: Any
@@ -114,9 +115,10 @@ class WayResult:
         return sum(map(all, zip(*pairs, strict=True)))
 
 
-def cells(num_draft_tokens: int) -> tuple[Cell, ...]:
-    """Return the three ways."""
-    return (Cell(PLAIN), Cell(STOCK, num_draft_tokens), Cell(OURS, num_draft_tokens))
+def cells(num_draft_tokens: int, draft: Any) -> tuple[Cell, ...]:
+    """Return the three ways; stock assisted decoding can't draft with a feature head."""
+    stock = () if isinstance(draft, FeatureHead) else (Cell(STOCK, num_draft_tokens),)
+    return (Cell(PLAIN), *stock, Cell(OURS, num_draft_tokens))
 
 
 def measure(
@@ -143,7 +145,10 @@ def measure(
         on_run: called after each counted run.
     """
     batch_size = min(batch_size, len(prompts))
-    ways = {cell: WayResult(cell.method, 1 if cell.method == STOCK else batch_size) for cell in cells(num_draft_tokens)}
+    ways = {
+        cell: WayResult(cell.method, 1 if cell.method == STOCK else batch_size)
+        for cell in cells(num_draft_tokens, models.draft)
+    }
     # Ours first: where target and draft do not go together, its message is the one to read.
     for cell, way in reversed(ways.items()):
         run_way(cell, models, prompts[:batch_size], way.batch_size, options | {"max_new_tokens": WARM_UP_TOKENS})

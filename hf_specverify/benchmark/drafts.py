@@ -1,4 +1,4 @@
-"""What commands draft with: a model by name, `lookup`, or `early-exit:N`."""
+"""What commands draft with: a model by name, `lookup`, `early-exit:N`, or a feature head, `head:FOLDER`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hf_specverify.benchmark.environment import load_model, parse_form, tokens_to_keep
-from hf_specverify.drafting import Drafter, EarlyExit, PromptLookup
+from hf_specverify.drafting import Drafter, EarlyExit, FeatureHead, PromptLookup
 
 LOOKUP = "lookup"
 """Name of the draft that copies from the text itself instead of running a model."""
@@ -18,6 +18,9 @@ LOOKUP_NGRAM = 2
 
 EARLY_EXIT = "early-exit"
 """Name of the drafts that are the target's own first layers: "early-exit:N"."""
+
+HEAD = "head:"
+"""What the name of a feature head begins with: "head:FOLDER", or its name on the Hub."""
 
 
 def exit_layers(draft: str | None) -> int | None:
@@ -34,8 +37,21 @@ def exit_layers(draft: str | None) -> int | None:
     return int(number)
 
 
+def head_name(draft: str | None) -> str | None:
+    """The folder or Hub id of "head:FOLDER"; None for other drafts.
+
+    Raises:
+        ValueError: naming what is allowed.
+    """
+    if draft is None or not draft.startswith(HEAD):
+        return None
+    if draft == HEAD:
+        raise ValueError(f"draft={draft!r}; allowed: '{HEAD}FOLDER' or '{HEAD}USER/NAME', a feature head")
+    return draft.removeprefix(HEAD)
+
+
 def check_draft(draft: str | None, form: str) -> None:
-    """Refuse a form that a draft without weights of its own can't have.
+    """Refuse a form that a draft can't have.
 
     Raises:
         ValueError: naming what is allowed.
@@ -47,6 +63,10 @@ def check_draft(draft: str | None, form: str) -> None:
         raise ValueError(
             f"draft_quantization={form!r} with draft={draft!r}, whose layers are the target's; allowed: 'none' and "
             "'none+trim:N'"
+        )
+    if head_name(draft) is not None and form != "none":
+        raise ValueError(
+            f"draft_quantization={form!r} with draft={draft!r}, a head that is taken as it was saved; allowed: 'none'"
         )
 
 
@@ -74,22 +94,27 @@ def load_draft(
     """Make what drafts for a target: a model, or a `Drafter`.
 
     Args:
-        name: Hub id or folder, "lookup", or "early-exit:N".
-        target: the target model, for its layers.
+        name: Hub id or folder, "lookup", "early-exit:N", or "head:" and the Hub id or folder of a feature head.
+        target: the target model, for its layers, and what a head takes from it.
         dtype: of a model's weights.
         form: quantization and what is cut, see `parse_form`.
         target_name: Hub id or folder of the target, for its tokenizer.
         lookup_ngram: longest n-gram that "lookup" matches.
         trim_text: file to count tokens in for "+trim:N"; None keeps the lowest ids.
-        device: of a model; None is the default device.
+        device: of a model or head; None is the default device, or the target's.
 
     Raises:
         ValueError: for values that are not allowed.
-        FileNotFoundError: no such text.
+        OSError: no such text, model or head.
     """
     check_draft(name, form)
     if name == LOOKUP:
         return PromptLookup(lookup_ngram)
+    place = head_name(name)
+    if place is not None:
+        head = FeatureHead.from_pretrained(place, target, dtype=getattr(torch, dtype))
+        head.head.to(device or head.head.device)
+        return head
     layers = exit_layers(name)
     if layers is None:
         return load_model(name, dtype, form, device=device, trim_text=trim_text)
@@ -98,6 +123,6 @@ def load_draft(
 
 
 def load_draft_model(name: str, target: Any, dtype: str, form: str = "none", **others: Any) -> Any:
-    """The model that drafts, for commands that need one: of an early exit, the layers and head; None for lookup."""
+    """The model that drafts, for commands that need one: of an early exit its layers, or a head; None for lookup."""
     draft = load_draft(name, target, dtype, form, **others)
     return draft.drafting_model(target) if isinstance(draft, Drafter) else draft

@@ -134,7 +134,7 @@ def run_cell(
     Args:
         cell: what to run.
         target: the target model.
-        draft: the draft model, an `EarlyExit`, or "lookup".
+        draft: the draft model, an `EarlyExit`, "lookup", or a `FeatureHead` (not with "stock").
         lookup_ngram: the longest that "lookup" matches.
         inputs: `input_ids` and `attention_mask`, (B, T), left-padded.
         options: further arguments of `generate`.

@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from hf_specverify.benchmark.drafts import LOOKUP, LOOKUP_NGRAM, check_draft, check_trim_text, exit_layers
+from hf_specverify.benchmark.drafts import (
+    LOOKUP,
+    LOOKUP_NGRAM,
+    check_draft,
+    check_trim_text,
+    exit_layers,
+    head_name,
+)
 from hf_specverify.benchmark.environment import DTYPES, parse_form
 from hf_specverify.config import SpeculationConfig
 
@@ -30,15 +37,15 @@ class BenchSettings:
 
     Attributes:
         target: name or folder of the target model (recorded; `run_bench` gets the loaded model).
-        draft: name or folder of the draft model, "lookup" for prompt lookup, or "early-exit:N" for the target's first
-            N layers.
+        draft: name or folder of the draft model, "lookup" for prompt lookup, "early-exit:N" for the target's first N
+            layers, or "head:" and the name or folder of a feature head.
         num_prompts: prompts used, evenly spaced over those given.
         max_new_tokens: limit of new tokens per row.
         batch_sizes: rows per call of `generate`.
         draft_lengths: draft tokens per step.
         verifications: verifiers of our runs, each with its number of draft paths where that is not 1:
             "block", "greedy_multipath_block:3".
-        stock: whether stock assisted decoding runs too (at batch 1).
+        stock: whether stock assisted decoding runs too (at batch 1, and not with a feature head, which it can't use).
         stock_confidences: thresholds of stock's draft confidence. 0 drafts every length of `draft_lengths`; others run
             once, up to Transformers' own default of 20 tokens.
         schedules: of our runs: "fixed" verifies every draft length of `draft_lengths`; the others choose, up to the
@@ -52,7 +59,8 @@ class BenchSettings:
         temperatures: 0 is greedy; any other value samples from the whole vocabulary at that temperature.
         dtype: of both models' weights ("float32" | "bfloat16" | "float16").
         draft_quantization: "none" | "nf4" | "int8" (bitsandbytes), then "+layers:N" for the first N layers only and
-            "+trim:N" for a head of N tokens: "nf4+trim:16384". Of an early exit only "none+trim:N".
+            "+trim:N" for a head of N tokens: "nf4+trim:16384". Of an early exit only "none+trim:N", of lookup and
+            feature heads only "none".
         trim_text: file to count tokens in for "+trim:N"; None keeps the lowest ids.
         repeats: times that every chunk of prompts is measured.
         seed: base of the seeds of all runs.
@@ -274,9 +282,10 @@ class Block:
 
 
 def cells_for(settings: BenchSettings, batch_size: int) -> tuple[Cell, ...]:
-    """Return the cells of a batch size; stock assisted decoding only does one row."""
+    """Return the cells of a batch size; stock assisted decoding only does one row, and no feature heads."""
     lengths = settings.draft_lengths
-    confidences = settings.stock_confidences if batch_size == 1 and settings.stock else ()
+    with_stock = settings.stock and batch_size == 1 and head_name(settings.draft) is None
+    confidences = settings.stock_confidences if with_stock else ()
     stock = [
         Cell(STOCK, length, confidence=confidence)
         for confidence in confidences

@@ -46,7 +46,9 @@ class ModelTraits:
 
 
 def input_device(model: Any) -> torch.device:
-    """Where a model takes its input ids; offloaded weights are on meta, and their hook knows the device."""
+    """Where a model or feature head takes its input ids; offloaded weights are on meta, and their hook knows more."""
+    if not hasattr(model, "get_input_embeddings"):  # a head, which is on one device
+        return torch.device(model.device)
     device: torch.device = model.get_input_embeddings().weight.device
     if device.type == "meta":
         hooks = [getattr(part, "_hf_hook", None) for part in (model.get_input_embeddings(), model)]

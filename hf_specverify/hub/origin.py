@@ -117,9 +117,10 @@ def _is_plain(value: object) -> bool:
 
 def _placeless(argument: str) -> str:
     option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
-    path = PurePath(value)
-    away = path.is_absolute() or value.startswith((".", "~"))
-    return f"{option}{equals}{path.name if away else value}"
+    kind, colon, place = value.partition(":") if ":" in value else ("", "", value)  # "head:FOLDER"
+    path = PurePath(place)
+    away = path.is_absolute() or place.startswith((".", "~"))
+    return f"{option}{equals}{kind}{colon}{path.name if away else place}"
 
 
 def _version(package: str) -> str | None:

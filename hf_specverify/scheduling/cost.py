@@ -59,7 +59,7 @@ class CostModel:
 
         Args:
             target: a Transformers causal language model.
-            draft: another one, or None.
+            draft: another one, a drafter such as a `FeatureHead`, whose passes are priced, or None.
             companion: another one, or None.
             batch_sizes: rows.
             tokens: tokens per row of the target's and the companion's forwards, the root included; the draft is
@@ -73,8 +73,11 @@ class CostModel:
         Raises:
             ValueError: naming an argument that is not as described.
         """
+        from ..drafting import Drafter
         from .profiling import profile
 
+        if isinstance(draft, Drafter):
+            draft = draft.drafting_model(target)
         models = {"target": target, "draft": draft, "companion": companion}
         contexts = [context] if isinstance(context, int) else list(context)
         given = {role: model for role, model in models.items() if model is not None}

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 
 from ..decoding.runner import Runner
+from ..drafting.heads.forwards import HeadForwards
+from ..drafting.heads.model import HeadModel
+from ..drafting.vocabulary import vocabulary_size
 from .cost_points import Point
 
 DRAFT_TOKENS = (1, 2)  # a draft reads one new token, or two after a full acceptance
@@ -63,21 +66,21 @@ def _measure(benches: Sequence[_Bench], tokens: Sequence[int], deadline: float, 
 
 @dataclass(frozen=True)
 class _Bench:
-    """A model whose rows have their context cached."""
+    """A model or head whose rows have their context cached."""
 
     role: str
     batch: int
     context: int
     vocabulary: int
-    runner: Runner
+    runner: Runner | HeadForwards
 
     @classmethod
     def start(cls, role: str, model: Any, batch: int, context: int) -> _Bench:
         from ..decoding.probe import make_runner
         from ..decoding.timing import Stopwatch
 
-        runner = make_runner(model, Stopwatch(), role)
-        bench = cls(role, batch, context, runner.traits.vocabulary_size, runner)
+        runner = HeadForwards(model) if isinstance(model, HeadModel) else make_runner(model, Stopwatch(), role)
+        bench = cls(role, batch, context, vocabulary_size(model), runner)
         valid = torch.ones(batch, context + 1, dtype=torch.bool, device=runner.device)
         runner.prefill(bench._ids(context), valid[:, :-1], valid, None)
         return bench

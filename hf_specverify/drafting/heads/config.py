@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import LlamaConfig, Qwen3Config
@@ -51,6 +51,7 @@ class HeadConfig:
     target: str | None = None
     target_architectures: tuple[str, ...] = ()
     num_draft_tokens: int = 3
+    _name_or_path: str = field(default="", compare=False)  # where it was read from, as the host's have it
 
     def __post_init__(self) -> None:
         if getattr(self.layer, "model_type", None) not in LAYER_CONFIGS:
@@ -150,12 +151,16 @@ class HeadConfig:
             **{name: values[name] for name in _FLAGS if name in values},
         )
 
-    def to_dict(self, layout: str, dtype: str) -> dict[str, Any]:
+    def get_text_config(self, decoder: bool = True) -> Any:
+        """The layer's configuration: what the host's models call the one of their text decoder."""
+        return self.layer
+
+    def to_dict(self, layout: str = SPECULATORS, dtype: str | None = None) -> dict[str, Any]:
         """What config.json holds.
 
         Args:
             layout: one of `LAYOUTS`.
-            dtype: of the weights, as the host writes it.
+            dtype: of the weights, as the host writes it; None leaves it open.
         """
         layer = {name: value for name, value in self.layer.to_dict().items() if name not in _NOT_OF_THE_LAYER}
         layers = None if self.target_layers is None else list(self.target_layers)

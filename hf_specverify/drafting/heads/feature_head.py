@@ -94,8 +94,16 @@ class FeatureHead(DrawingDrafter):
     @property
     def name(self) -> str:
         """Its kind and size."""
-        own = sum(part.numel() for part in self.head.parameters())
-        return f"feature head ({own / 1e6:.1f}M)"
+        return f"feature head ({self.head.num_parameters() / 1e6:.1f}M)"
+
+    @property
+    def model(self) -> HeadModel:
+        """The head, as what drafts: calibrations name it, and are of no other."""
+        return self.head
+
+    def drafting_model(self, target: Any) -> HeadModel:
+        """The head."""
+        return self.head
 
     def target_layers(self, target: Any) -> tuple[int, ...]:
         """Low, middle and high, as the head was trained with."""
@@ -104,4 +112,4 @@ class FeatureHead(DrawingDrafter):
     def read_for(self, call: DraftingCall) -> HeadReader:
         """The head with a cache of its own."""
         check_target(self.head.config, call.target)
-        return HeadReader(self.head, call)
+        return HeadReader(self.head, call.stopwatch, call.prefill_chunk)

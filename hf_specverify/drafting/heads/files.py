@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def load_head(name_or_folder: str | Path, *, revision: str | None = None) -> Hea
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold an object, got {type(values).__name__}")
     try:
-        config = HeadConfig.from_dict(values)
+        config = replace(HeadConfig.from_dict(values), _name_or_path=str(name_or_folder))
     except KeyError as error:
         raise ValueError(f"{path}: {error.args[0]} is missing") from None
     except ValueError as error:

@@ -74,6 +74,10 @@ class HeadModel(nn.Module):
         """Where its weights are."""
         return self.fc.weight.device
 
+    def num_parameters(self) -> int:
+        """Numbers that are the head's own, embeddings and scoring rows left out."""
+        return sum(part.numel() for part in self.parameters())
+
     def fuse(self, features: Tensor) -> Tensor:
         """(…, features of all layers side by side) to (…, H)."""
         if self.input_norm is not None:

@@ -13,8 +13,8 @@ from ...decoding.row_cache import RowCache
 from ...decoding.row_runner import INITIAL_ROOM
 from ...decoding.runner import spans
 from ...decoding.state import BatchState
+from ...decoding.timing import Stopwatch
 from ...decoding.traits import AttentionPattern
-from ..drafter import DraftingCall
 from ..trimmed import UNSCORED
 from .model import HeadModel
 
@@ -28,15 +28,16 @@ class HeadReader:
 
     Args:
         head: the head, with embeddings and scoring rows.
-        call: the call.
+        stopwatch: gets the seconds of its forwards as `draft`.
+        chunk: places per forward, or None.
     """
 
     takes_trees = True
 
-    def __init__(self, head: HeadModel, call: DraftingCall) -> None:
+    def __init__(self, head: HeadModel, stopwatch: Stopwatch, chunk: int | None = None) -> None:
         self.head, self.device = head, head.device
         self.vocabulary = head.config.vocabulary
-        self.stopwatch, self.chunk = call.stopwatch, call.prefill_chunk
+        self.stopwatch, self.chunk = stopwatch, chunk
         self.lengths: list[int] = []  # places read with features, by row
         self.ends: list[int] = []  # places in the cache, drafted ones included
         self.pending: list[Tensor] = []  # by row, (n, features): seen and still to be read

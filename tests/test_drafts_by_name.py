@@ -1,18 +1,21 @@
-"""What commands draft with: early exit by name, and heads trimmed to the tokens of a text."""
+"""What commands draft with: early exit and feature heads by name, and heads trimmed to the tokens of a text."""
 
 import json
 
 import pytest
 import tiny
 import torch
+from heads import make_head
+from rich.console import Console
 from tokenizing import byte_tokenizer
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 import hf_specverify as sv
+from hf_specverify.benchmark.demo import DemoOptions, run_demo
 from hf_specverify.benchmark.drafts import check_trim_text, load_draft
 from hf_specverify.benchmark.environment import load_model
-from hf_specverify.benchmark.settings import BenchSettings
+from hf_specverify.benchmark.settings import BenchSettings, cells_for
 from hf_specverify.cli import app
 from hf_specverify.scheduling import CalibrationTable, CostModel
 
@@ -25,6 +28,7 @@ def folders(tmp_path):
     for name, model in {"target": target, "draft": tiny.near_copy(target)}.items():
         model.save_pretrained(tmp_path / name)
         byte_tokenizer().save_pretrained(tmp_path / name)
+    sv.FeatureHead(make_head(target, draft=64)).save_pretrained(tmp_path / "head")
     (tmp_path / "prompts.jsonl").write_text("\n".join(json.dumps({"prompt": f"zoo zoo {n}"}) for n in range(4)))
     (tmp_path / "text.txt").write_text(TEXT)
     return tmp_path
@@ -53,6 +57,77 @@ def test_bench_with_early_exit(folders):
     assert {record["method"] for record in greedy} == {"plain", "stock", "ours"}
     assert all(all(record["identical_to_plain"]) for record in greedy if record["method"] != "plain")
     assert all(record["speculation"]["drafted"] > 0 for record in greedy if record["method"] == "ours")
+
+
+def test_bench_with_a_head_has_no_stock(folders, monkeypatch):
+    from hf_specverify.scheduling import costs_of_a_call
+
+    monkeypatch.setattr(costs_of_a_call, "LAZY_SECONDS", 0.1)
+    result, output = bench(folders, draft=f"head:{folders / 'head'}", schedule="fixed,auto")
+    assert result.exit_code == 0, output
+    found = json.loads((folders / "out.json").read_text())
+    greedy = [record for record in found["runs"] if record["temperature"] == 0]
+    assert {record["method"] for record in greedy} == {"plain", "ours"}
+    ours = [record for record in greedy if record["method"] == "ours"]
+    assert all(all(record["identical_to_plain"]) for record in ours)
+    assert any(record["speculation"]["drafted"] > 0 for record in ours)
+
+
+def test_calibrate_profile_and_explain_take_a_head(folders):
+    draft = f"head:{folders / 'head'}"
+    result, output = run(
+        "calibrate", folders, draft=draft, companion=folders / "draft", prompts=folders / "prompts.jsonl",
+        out=folders / "out", num_prompts=4, batch_size=2, max_new_tokens=12, num_draft_tokens=3, signals="q,S",
+    )  # fmt: skip
+    assert result.exit_code == 0, output
+    table = CalibrationTable.from_pretrained(folders / "out")
+    assert table.names == ("q", "S")
+    assert table.origin.draft.architecture == "HeadModel" and table.origin.drafting["drafter"] == "FeatureHead"
+    assert "--draft head:head " in table.origin.command and str(folders) not in table.origin.command
+    options = {"draft": draft, "batch_size": "1,2", "context": 8}
+    result, output = run("profile", folders, out=folders / "costs.json", tokens="1,2", budget=0.2, **options)
+    assert result.exit_code == 0, output
+    assert CostModel.load(folders / "costs.json").roles == ("target", "draft")
+    result, output = run("explain", folders, costs=folders / "costs.json", **options)
+    assert result.exit_code == 0, output
+    assert "HeadModel" in output and "A draft token costs" in output
+
+
+def test_generate_and_diagnose_take_a_head(folders, monkeypatch):
+    from hf_specverify import generate_command
+
+    monkeypatch.setattr(generate_command, "LAZY_SECONDS", 0.1)
+    options = {"draft": f"head:{folders / 'head'}", "prompts": folders / "prompts.jsonl", "max_new_tokens": 8}
+    result, output = run("generate", folders, out=folders / "answers.jsonl", schedule="auto", **options)
+    assert result.exit_code == 0, output
+    answers = [json.loads(line) for line in (folders / "answers.jsonl").read_text().splitlines()]
+    assert len(answers) == 4 and "feature head" in answers[0]["speculation"]["drafter"]
+    assert CostModel.load(next(folders.rglob("costs*.json"))).roles == ("target", "draft")
+    result, output = run(
+        "diagnose", folders, out=folders / "diagnosis", verification="typical", num_prompts=2, **options
+    )
+    assert result.exit_code == 0, output
+
+
+def test_the_demo_takes_a_head(folders):
+    options = DemoOptions(
+        str(folders / "target"), f"head:{folders / 'head'}", folders / "prompts.jsonl", max_new_tokens=8, repeats=1
+    )
+    quiet = Console(quiet=True)
+    (group,) = run_demo(options, quiet, quiet)["groups"]
+    assert [way["way"] for way in group["ways"]] == ["plain", "ours"]
+    assert group["ways"][1]["answers_identical_to_plain"] == 4
+    for draft in ("early-exit:1", "head:"):
+        with pytest.raises(ValueError, match=r"draft='.*allowed: .*head:FOLDER"):
+            DemoOptions(draft=draft)
+
+
+def test_a_head_goes_where_it_is_sent_in_the_dtype_that_is_asked_for(folders):
+    target = load_model(str(folders / "target"), "float32")
+    name = f"head:{folders / 'head'}"
+    head = load_draft(name, target, "bfloat16", target_name="", device=torch.device("meta")).head
+    assert (head.dtype, head.device.type) == (torch.bfloat16, "meta")
+    assert load_draft(name, target, "float32", target_name="").head.device == target.device
 
 
 def test_bench_with_a_trimmed_early_exit(folders):
@@ -140,8 +215,16 @@ WRONG = [
     ({"draft": "early-exit:2", "draft_quantization": "nf4"}, "'nf4' with draft='early-exit:2'.*none\\+trim:N"),
     ({"draft": "early-exit:2", "draft_quantization": "none+layers:1"}, "whose layers are the target's"),
     ({"draft": "early-exit:2", "verifications": ("traversal:3",)}, "'traversal:3' with draft='early-exit:2'"),
+    ({"draft": "head:"}, "draft='head:'.*'head:FOLDER' or 'head:USER/NAME'"),
+    ({"draft": "head:x", "draft_quantization": "nf4"}, "'nf4' with draft='head:x'.*allowed: 'none'"),
+    ({"draft": "head:x", "draft_quantization": "none+trim:9"}, "'none\\+trim:9' with draft='head:x'"),
     ({"draft": "model", "trim_text": "text.txt"}, "trim_text='text.txt'.*'\\+trim:N'"),
 ]
+
+
+def test_heads_draw_several_paths():
+    cells = cells_for(BenchSettings(draft="head:x", verifications=("traversal:3",), num_prompts=8), 1)
+    assert {cell.method for cell in cells} == {"plain", "ours"}
 
 
 @pytest.mark.parametrize(("fields", "message"), WRONG)

@@ -262,6 +262,8 @@ def test_devices_are_no_files(name, whole, tmp_path):
 def test_commands_are_written_without_places():
     line = command_line(["calibrate", "--target", "/home/me/small", "--out=/tmp/x/out", "--draft", "a/b", "../p"])
     assert line == "specverify calibrate --target small --out=out --draft a/b p"
+    line = command_line(["bench", "--draft", "head:/home/me/h", "--draft", "head:a/b", "--prompts=/home/a:b/c"])
+    assert line == "specverify bench --draft head:h --draft head:a/b --prompts=c"
     assert len(command_line(["x" * 10_000])) <= 4096
     assert plain_settings({"do_sample": True, "eos_token_id": [1], "_x": 1, "t": float("inf"), "s": "a\nb"}) == {
         "do_sample": True

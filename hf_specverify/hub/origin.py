@@ -117,10 +117,11 @@ def _is_plain(value: object) -> bool:
 
 def _placeless(argument: str) -> str:
     option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
-    kind, colon, place = value.partition(":") if ":" in value else ("", "", value)  # "head:FOLDER"
+    kind = "head:" if value.startswith("head:") else ""  # of a draft: "head:FOLDER"
+    place = value.removeprefix(kind)
     path = PurePath(place)
     away = path.is_absolute() or place.startswith((".", "~"))
-    return f"{option}{equals}{kind}{colon}{path.name if away else place}"
+    return f"{option}{equals}{kind}{path.name if away else place}"
 
 
 def _version(package: str) -> str | None:

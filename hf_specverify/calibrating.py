@@ -17,7 +17,7 @@ from .drafting import DraftingCall
 from .hub.describing import describe_calibration
 from .integration import SpeculativeDecoding
 from .scheduling.calibration import CalibrationTable
-from .scheduling.companion import Companion
+from .scheduling.head_companion import start_companion
 from .scheduling.recording import RecordingSchedule
 from .scheduling.schedule import Schedule
 from .scheduling.signals import SIGNALS
@@ -200,7 +200,7 @@ class _Recording(SpeculativeDecoding):
         needs_companion = any(SIGNALS[name].needs == "companion" for name in self.names)
         if needs_companion and self.companion_model is None:
             raise ValueError(f"companion_model=None: the signals {self.names} need a companion")
-        companion = Companion(self.companion_model, call) if needs_companion else None
+        companion = start_companion(self.companion_model, call) if needs_companion else None
         length = self.length or min(self.drafter.default_num_draft_tokens, 64)
         self.schedule = RecordingSchedule(length, self.names, companion)
         return self.schedule

@@ -30,7 +30,9 @@ Target = Annotated[str, typer.Option(help="Target model: Hub id or folder.")]
 Draft = Annotated[str, typer.Option(help="Draft model: Hub id or folder, or 'lookup'.")]
 AnyDraft = Annotated[str, typer.Option(help=ANY_DRAFT_HELP)]
 AnyDraftOrNone = Annotated[str | None, typer.Option(help=ANY_DRAFT_HELP)]
-Companion = Annotated[str | None, typer.Option(help="Companion model: Hub id or folder.")]
+Companion = Annotated[
+    str | None, typer.Option(help="Companion: Hub id or folder of a model, or 'head:' and those of a feature head.")
+]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 DraftQuantization = Annotated[
     str,

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .benchmark.drafts import LOOKUP, check_trim_text, load_draft_model
+from .benchmark.drafts import LOOKUP, check_trim_text, load_companion, load_draft_model
 from .benchmark.environment import load_model
 from .benchmark.settings import parse_numbers
 from .command_options import (
@@ -30,6 +30,7 @@ from .explain import Explanation, explain
 from .hub.costs import fitting_costs
 from .hub.shipped import find_folder, read_table
 from .scheduling.cost import CostModel
+from .scheduling.head_companion import companion_weights
 
 
 def explain_command(
@@ -69,7 +70,8 @@ def explain_command(
                 draft, models["target"], dtype, draft_quantization, target_name=target, trim_text=trim_text
             )
         if companion is not None:
-            models["companion"] = load_model(companion, dtype, companion_quantization, trim_text=trim_text)
+            second = load_companion(companion, models["target"], dtype, companion_quantization, trim_text=trim_text)
+            models["companion"] = companion_weights(second)
         folder = None if calibration is None else find_folder(calibration, {"draft": None, **models})
         measured = _costs(costs, folder, models, sizes, context, quiet)
         table = None if folder is None else read_table(folder)

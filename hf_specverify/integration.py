@@ -25,11 +25,13 @@ from .decoding.runner import OutputFlags
 from .decoding.state import BatchState
 from .decoding.stopping import Stopping
 from .decoding.timing import Stopwatch
-from .drafting import DraftingCall, as_drafter
+from .drafting import DraftingCall, FeatureHead, as_drafter
+from .drafting.heads.weights import check_target
 from .drafting.vocabulary import check_partner
 from .named_models import named_model
 from .report import SpeculationReport
 from .scheduling.build import make_schedule
+from .scheduling.head_companion import layers_to_see
 from .scheduling.schedule import Schedule
 from .verification import GeneratorDraws, Verifier
 
@@ -48,8 +50,8 @@ class SpeculativeDecoding:
 
     Args:
         assistant_model: the draft: a model, a `Drafter`, or a `CandidateGenerator`.
-        companion_model: a second small model for speculative verification, run where the calibration of
-            `verify_length="goodput"` has one of its signals.
+        companion_model: a second small model, or a `FeatureHead`, for speculative verification, run where the
+            calibration of `verify_length="goodput"` has one of its signals.
         generator: a `torch.Generator` for all random draws; None means the global one.
         streamer: gets committed tokens (one row). Give it here, not to `generate`, which would not pass it on.
         tokenizer, assistant_tokenizer: to compare the vocabularies of target and draft.
@@ -131,7 +133,7 @@ class SpeculativeDecoding:
         stopwatch: Stopwatch,
     ) -> SpeculativeLoop:
         wanted = _wanted_outputs(generation_config)
-        flags = OutputFlags(wanted["hidden_states"], wanted["attentions"], self.drafter.target_layers(model))
+        flags = OutputFlags(wanted["hidden_states"], wanted["attentions"], self._layers(model))
         target = self.drafter.target_runner(make_runner(model, stopwatch, "target", flags))
         ids = input_ids.to(target.device)
         stopping = Stopping(criteria)
@@ -177,6 +179,10 @@ class SpeculativeDecoding:
             sampling=sampling,
         )
 
+    def _layers(self, model: Any) -> tuple[int, ...]:
+        """The target's hidden states that drafter and companion read."""
+        return layers_to_see(self.drafter.target_layers(model), self.companion_model, model)
+
     def make_schedule(self, call: DraftingCall) -> Schedule:
         """The schedule of a call; calibration puts its own here."""
         return make_schedule(self.config, self.drafter, self.companion_model, call)
@@ -184,9 +190,13 @@ class SpeculativeDecoding:
     def _check_companion(self, model: Any) -> None:
         if self.companion_model is None:
             return
+        if isinstance(self.companion_model, FeatureHead):
+            check_target(self.companion_model.head.config, model)
+            return
         if not hasattr(self.companion_model, "get_input_embeddings"):
             raise TypeError(
-                f"companion_model={self.companion_model!r}: allowed is a Transformers causal language model"
+                f"companion_model={self.companion_model!r}: allowed are a Transformers causal language model and a "
+                "FeatureHead"
             )
         check_partner(model, self.companion_model, "companion_model")
 

@@ -13,7 +13,7 @@ import typer
 from transformers import AutoModelForCausalLM
 from transformers.distributed import DistributedConfig
 
-from .benchmark.drafts import LOOKUP, load_draft
+from .benchmark.drafts import LOOKUP, load_companion, load_draft
 from .benchmark.environment import check_dtype, load_model
 from .decoding.traits import input_device
 from .sharding import Team
@@ -113,8 +113,8 @@ class Placement:
         if models.companion is None:
             return target, draft, None
         device = _as_device("companion_device", self.companion_device) or device
-        second = load_model(
-            models.companion, dtype, models.companion_quantization, device=device, trim_text=models.trim_text
+        second = load_companion(
+            models.companion, target, dtype, models.companion_quantization, trim_text=models.trim_text, device=device
         )
         return target, draft, second
 

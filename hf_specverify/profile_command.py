@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .benchmark.drafts import check_trim_text, load_draft_model
+from .benchmark.drafts import check_trim_text, load_companion, load_draft_model
 from .benchmark.environment import load_model
 from .benchmark.settings import parse_numbers
 from .command_options import (
@@ -59,7 +59,7 @@ def profile_command(
     model, own = load_model(target, dtype), None
     if draft is not None:
         own = load_draft_model(draft, model, dtype, draft_quantization, target_name=target, trim_text=trim_text)
-    second = None if companion is None else load_model(companion, dtype, companion_quantization, trim_text=trim_text)
+    second = load_companion(companion, model, dtype, companion_quantization, trim_text=trim_text)
     with clean_stdout(as_json), progress_bar(quiet) as progress:
         task = progress.add_task("measuring")
         costs = CostModel.profile(

@@ -12,7 +12,7 @@ from rich.console import Console
 from transformers import AutoTokenizer
 
 from hf_specverify.benchmark.bench import count_runs, run_bench
-from hf_specverify.benchmark.drafts import LOOKUP, load_draft
+from hf_specverify.benchmark.drafts import LOOKUP, load_companion, load_draft
 from hf_specverify.benchmark.environment import load_model
 from hf_specverify.benchmark.prompts import read_prompts, select_evenly, sha256_of_file
 from hf_specverify.benchmark.records import RunRecord
@@ -119,11 +119,10 @@ def bench(
         select_evenly(num_prompts, len(texts))
         previous = _previous(out, settings) if resume else None
         target_model, draft_model = _load(settings)
-        second = None
-        if settings.companion is not None:
-            second = load_model(
-                settings.companion, settings.dtype, settings.companion_quantization, trim_text=settings.trim_text
-            )
+        second = load_companion(
+            settings.companion, target_model, settings.dtype, settings.companion_quantization,
+            trim_text=settings.trim_text,
+        )  # fmt: skip
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
 

@@ -112,14 +112,46 @@ def load_draft(
         return PromptLookup(lookup_ngram)
     place = head_name(name)
     if place is not None:
-        head = FeatureHead.from_pretrained(place, target, dtype=getattr(torch, dtype))
-        head.head.to(device or head.head.device)
-        return head
+        return _load_head(place, target, dtype, device)
     layers = exit_layers(name)
     if layers is None:
         return load_model(name, dtype, form, device=device, trim_text=trim_text)
     _, cuts = parse_form(form)
     return EarlyExit(layers, cuts.get("trim"), **(tokens_to_keep(trim_text, target_name) if cuts else {}))
+
+
+def load_companion(
+    name: str | None,
+    target: Any,
+    dtype: str,
+    form: str = "none",
+    *,
+    trim_text: str | Path | None = None,
+    device: torch.device | None = None,
+) -> Any:
+    """A companion: a model, or a feature head; None without a name. Arguments as for `load_draft`.
+
+    Raises:
+        ValueError: for values that are not allowed.
+        OSError: no such text, model or head.
+    """
+    if name is None:
+        return None
+    place = head_name(name)
+    if place is None:
+        return load_model(name, dtype, form, device=device, trim_text=trim_text)
+    if form != "none":
+        raise ValueError(
+            f"companion_quantization={form!r} with companion={name!r}, a head that is taken as it was saved; "
+            "allowed: 'none'"
+        )
+    return _load_head(place, target, dtype, device)
+
+
+def _load_head(place: str, target: Any, dtype: str, device: torch.device | None) -> FeatureHead:
+    head = FeatureHead.from_pretrained(place, target, dtype=getattr(torch, dtype))
+    head.head.to(device or head.head.device)
+    return head
 
 
 def load_draft_model(name: str, target: Any, dtype: str, form: str = "none", **others: Any) -> Any:

@@ -75,6 +75,8 @@ class SpeculativeLoop:
         begin = self.stopwatch.elapsed()
         with self.stopwatch.measure("schedule"):
             lengths = self.schedule.draft_lengths(state.room(self.target.traits.max_positions), state)
+            if not self.schedule.is_ready:
+                lengths = [0] * len(lengths)
         proposed = self.session.propose(state, lengths)
         with self.stopwatch.measure("schedule"):
             drafts = self.schedule.choose(proposed, state)
@@ -200,12 +202,14 @@ class SpeculativeLoop:
         return accepted, counts
 
     def _show(self, output: ForwardOutput) -> None:
-        """Let the drafter see the target's hidden states, if it asked for some."""
+        """Let drafter and companion see the target's hidden states, if one of them asked for some."""
         flags, prompt = self.target.flags, self.target.prompt_outputs
         if not flags.layers or output.hidden_states is None:
             return
         read = [flags.for_drafter(part.hidden_states) for part in prompt if part.hidden_states is not None]
-        self.session.see(flags.for_drafter(output.hidden_states), read)
+        states = flags.for_drafter(output.hidden_states)
+        self.session.see(states, read)
+        self.schedule.see(states, read)
         if not self.recorder.is_active:
             prompt.clear()
 

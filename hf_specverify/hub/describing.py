@@ -22,8 +22,10 @@ def describe_calibration(
         num_draft_tokens: drafted per step; None left it to the drafter.
         options: of `generate`.
     """
+    from ..scheduling.head_companion import companion_weights
+
     drafter = as_drafter(draft)
-    model = getattr(drafter, "model", None)
+    model, second = getattr(drafter, "model", None), companion_weights(companion)
     sampling = plain_settings(options)
     if "do_sample" not in sampling:
         sampling["do_sample"] = bool(target.generation_config.do_sample)
@@ -31,7 +33,7 @@ def describe_calibration(
     return Origin(
         target=identify(target),
         draft=None if model is None else identify(model),
-        companion=None if companion is None else identify(companion),
+        companion=None if second is None else identify(second),
         sampling=sampling,
         drafting={"drafter": type(drafter).__name__, "num_draft_tokens": length, **plain_settings(vars(drafter))},
         versions=library_versions(),

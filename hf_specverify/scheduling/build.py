@@ -18,6 +18,7 @@ from .cost import CostModel
 from .costs_of_a_call import costs_of
 from .fixed import FixedLength
 from .goodput_schedule import GoodputSchedule
+from .head_companion import companion_weights, start_companion
 from .online import OnlineCalibration
 from .schedule import Schedule
 from .signals import SIGNALS, own_signals
@@ -88,13 +89,13 @@ def _beside(
     """The companion, if the table needs one, and what steps cost."""
     _check_signals(table, drafter, companion_model)
     needed = companion_model if own_signals(table.names) != table.names else None
-    costs = costs_of(config, drafter, needed, call)
+    costs = costs_of(config, drafter, companion_weights(needed), call)
     if needed is not None and "companion" not in costs.roles:
         raise ValueError(
             f"costs: of {list(costs.roles)} only, and the calibration's signals {list(table.names)} need the "
             "companion; allowed: costs measured with it (CostModel.profile(target, draft, companion))"
         )
-    return None if needed is None else Companion(needed, call), CallCosts(costs, longest)
+    return None if needed is None else start_companion(needed, call), CallCosts(costs, longest)
 
 
 def _table(config: SpeculationConfig, drafter: Drafter, companion_model: Any, call: DraftingCall) -> CalibrationTable:
@@ -114,7 +115,7 @@ def _models(drafter: Drafter, companion_model: Any, call: DraftingCall) -> tuple
     """The models by role, and the tokenizers that are known."""
     models = {"target": call.target, "draft": getattr(drafter, "model", None)}
     if companion_model is not None:
-        models["companion"] = companion_model
+        models["companion"] = companion_weights(companion_model)
     return models, dict(zip(("target", "draft"), call.tokenizers, strict=True))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,6 +27,14 @@ class Companion:
     def __init__(self, model: Any, call: DraftingCall) -> None:
         self.reader = ModelReader(model, call, "companion")
         self.plan: ProcessorPlan = call.plan.draft_plan(None, history=self.reader.device == call.state.ids.device)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be asked; a model always can."""
+        return True
+
+    def see(self, states: Sequence[Tensor], prompt: Sequence[Sequence[Tensor]]) -> None:
+        """A model has no use for the target's states."""
 
     def laws(self, state: BatchState, drafts: DraftBatch) -> Tensor:
         """(A, L, V) float32, the companion's law at the place of every drafted token, on the target's device."""

@@ -60,7 +60,7 @@ class CostModel:
         Args:
             target: a Transformers causal language model.
             draft: another one, a drafter such as a `FeatureHead`, whose passes are priced, or None.
-            companion: another one, or None.
+            companion: another one, a `FeatureHead`, or None.
             batch_sizes: rows.
             tokens: tokens per row of the target's and the companion's forwards, the root included; the draft is
                 measured with one and two.
@@ -74,11 +74,12 @@ class CostModel:
             ValueError: naming an argument that is not as described.
         """
         from ..drafting import Drafter
+        from .head_companion import companion_weights
         from .profiling import profile
 
         if isinstance(draft, Drafter):
             draft = draft.drafting_model(target)
-        models = {"target": target, "draft": draft, "companion": companion}
+        models = {"target": target, "draft": draft, "companion": companion_weights(companion)}
         contexts = [context] if isinstance(context, int) else list(context)
         given = {role: model for role, model in models.items() if model is not None}
         points = profile(given, batch_sizes, tokens, contexts, budget_seconds, repeats, on_cell)

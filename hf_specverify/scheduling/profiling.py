@@ -79,7 +79,8 @@ class _Bench:
         from ..decoding.probe import make_runner
         from ..decoding.timing import Stopwatch
 
-        runner = HeadForwards(model) if isinstance(model, HeadModel) else make_runner(model, Stopwatch(), role)
+        is_head = isinstance(model, HeadModel)
+        runner = HeadForwards(model, role == "companion") if is_head else make_runner(model, Stopwatch(), role)
         bench = cls(role, batch, context, vocabulary_size(model), runner)
         valid = torch.ones(batch, context + 1, dtype=torch.bool, device=runner.device)
         runner.prefill(bench._ids(context), valid[:, :-1], valid, None)

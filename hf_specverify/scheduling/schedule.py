@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,16 @@ class Schedule(ABC):
 
     def learn(self, outcome: StepOutcome) -> None:  # noqa: B027 - most schedules have nothing to learn
         """Take note of a step."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a step may draft: a companion that reads the target's states waits until the prompt was read."""
+        return self.companion is None or self.companion.is_ready
+
+    def see(self, states: Sequence[Tensor], prompt: Sequence[Sequence[Tensor]]) -> None:
+        """Hand the target's states on to the companion, see `DraftSession.see`."""
+        if self.companion is not None:
+            self.companion.see(states, prompt)
 
     def commit(self, state: BatchState) -> None:
         """The state has the step's tokens: the companion takes back the others."""

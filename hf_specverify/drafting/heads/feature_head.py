@@ -109,7 +109,7 @@ class FeatureHead(DrawingDrafter):
         """Low, middle and high, as the head was trained with."""
         return layers_of(self.head.config, target)
 
-    def read_for(self, call: DraftingCall) -> HeadReader:
-        """The head with a cache of its own."""
+    def read_for(self, call: DraftingCall, phase: str = "draft") -> HeadReader:
+        """The head with a cache of its own; its forwards count as `phase`, `draft` or `companion`."""
         check_target(self.head.config, call.target)
-        return HeadReader(self.head, call.stopwatch, call.prefill_chunk)
+        return HeadReader(self.head, call.stopwatch, call.prefill_chunk, phase)

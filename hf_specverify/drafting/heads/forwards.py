@@ -15,14 +15,15 @@ class HeadForwards:
     """Reads places as a step's first draft pass does: fuses the features of all, and scores the last.
 
     It takes the calls of a `Runner` that `profiling` makes. A step's later passes, which fuse nothing, are not told
-    apart.
+    apart. A companion scores every place of a block, one after the other.
 
     Args:
         head: the head, with embeddings and scoring rows.
+        one_by_one: whether it reads as a companion does.
     """
 
-    def __init__(self, head: HeadModel) -> None:
-        self.head, self.device = head, head.device
+    def __init__(self, head: HeadModel, one_by_one: bool = False) -> None:
+        self.head, self.device, self.one_by_one = head, head.device, one_by_one
         self.reader = HeadReader(head, Stopwatch())
 
     def prefill(self, tokens: Tensor, valid: Tensor, prompt_valid: Tensor, chunk: int | None) -> None:
@@ -35,10 +36,14 @@ class HeadForwards:
 
     def forward(self, tokens: Tensor, counts: list[int], last_only: bool = True) -> Tensor:
         """Read counts[b] more places of each row, whatever the tokens are; (B, V) scores behind the last."""
-        self.state.lengths = [length + count for length, count in zip(self.state.lengths, counts, strict=True)]
-        self.reader.see(self._states(tokens.shape[1]), [])
+        known = [1] * len(counts) if self.one_by_one else counts
+        self.state.lengths = [length + count for length, count in zip(self.state.lengths, known, strict=True)]
+        self.reader.see(self._states(max(known)), [])
         self.reader.take_back(self.state)
-        return self.reader.catch_up(self.state)
+        scores = self.reader.catch_up(self.state)
+        for place in range(max(known), tokens.shape[1]):
+            scores = self.reader.feed(tokens[:, place : place + 1])
+        return scores
 
     def rewind(self, lengths: list[int]) -> None:
         """Forget the places behind lengths[b]."""

@@ -28,16 +28,17 @@ class HeadReader:
 
     Args:
         head: the head, with embeddings and scoring rows.
-        stopwatch: gets the seconds of its forwards as `draft`.
+        stopwatch: gets the seconds of its forwards.
         chunk: places per forward, or None.
+        phase: what they count as.
     """
 
     takes_trees = True
 
-    def __init__(self, head: HeadModel, stopwatch: Stopwatch, chunk: int | None = None) -> None:
+    def __init__(self, head: HeadModel, stopwatch: Stopwatch, chunk: int | None = None, phase: str = "draft") -> None:
         self.head, self.device = head, head.device
         self.vocabulary = head.config.vocabulary
-        self.stopwatch, self.chunk = stopwatch, chunk
+        self.stopwatch, self.chunk, self.phase = stopwatch, chunk, phase
         self.lengths: list[int] = []  # places read with features, by row
         self.ends: list[int] = []  # places in the cache, drafted ones included
         self.pending: list[Tensor] = []  # by row, (n, features): seen and still to be read
@@ -83,7 +84,7 @@ class HeadReader:
         """Read the committed places that are pending; (A, V) logits of the next token."""
         tokens, counts = state.tail([length + 1 for length in self.lengths])
         features = pad_sequence(self.pending, batch_first=True).to(self.head.dtype)
-        with self.stopwatch.measure("draft"):
+        with self.stopwatch.measure(self.phase):
             hidden = self.head.fuse(features)
         fed_back, normed = [], []
         for start, stop in spans(tokens.shape[1], self.chunk):
@@ -114,14 +115,14 @@ class HeadReader:
         self.cache.plan.ragged(starts[:, None] + torch.arange(width, device=self.device), total)
         mask = visible_slots(self.prompt_valid, starts, width, total, AttentionPattern(), region)
         positions = (logical_places(starts, width, region) + 1 - self.padding[:, None]).clamp_(min=0)
-        with self.stopwatch.measure("draft"):
+        with self.stopwatch.measure(self.phase):
             outputs: tuple[Tensor, Tensor] = self.head(tokens, hidden, positions, mask[:, None], self.cache)
         self.ends = [end + width for end in self.ends]
         return outputs
 
     def _logits(self, normed: Tensor) -> Tensor:
         """(A, F, V) float32 scores; tokens outside the draft vocabulary get none."""
-        with self.stopwatch.measure("draft"):
+        with self.stopwatch.measure(self.phase):
             scores = self.head.logits(normed).float()
         if self.head.config.draft_vocab_size == self.vocabulary:
             return scores

@@ -124,7 +124,7 @@ def demo(
 ) -> None:
     """Answer real prompts three ways and compare: plain, Transformers' assisted decoding, hf_specverify.
 
-    Transformers' assisted decoding can't draft with a feature head; two ways are left then.
+    Transformers' assisted decoding can't draft with a feature head, and has prompt lookup in place of it.
 
     Without options it takes SmolLM2-135M-Instruct (about 100 to 270 MB to download, once) and prompt lookup. In float32
     answers can be compared token for token. --quiet also leaves out the answer that is shown as it comes.

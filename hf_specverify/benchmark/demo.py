@@ -31,7 +31,7 @@ class DemoOptions:
     Attributes:
         target: Hub id or folder; None is SmolLM2-135M-Instruct, brought here first if need be.
         draft: Hub id or folder of the draft model, "lookup" for prompt lookup, or "head:" and the Hub id or folder of
-            a feature head, which stock assisted decoding can't use.
+            a feature head, in place of which stock assisted decoding has prompt lookup.
         prompts: file of prompts; None is the demo's own.
         batch_size: rows per call of `generate`, for plain generation and ours.
         temperature: 0 is greedy; any other samples from the whole vocabulary.
@@ -163,8 +163,8 @@ def _measure(
 ) -> list[list[WayResult]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=err.quiet) as bar:
-        runs = len(groups) * len(cells(options.num_draft_tokens, models.draft)) * options.repeats
-        task = bar.add_task("measuring, all ways in turn", total=runs)
+        runs = len(groups) * len(cells(options.num_draft_tokens)) * options.repeats
+        task = bar.add_task("measuring, three ways in turn", total=runs)
         return [
             measure(
                 models,

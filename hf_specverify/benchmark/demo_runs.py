@@ -1,4 +1,4 @@
-"""What the demo measures: one group of prompts, answered in three ways (two with a feature head), in turn."""
+"""What the demo measures: one group of prompts, answered in three ways, in turn."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hf_specverify.benchmark.drafts import LOOKUP
 from hf_specverify.benchmark.prompts import chat_encoder, encode_chunk
 from hf_specverify.benchmark.runs import count_new_tokens, eos_token_ids, pad_token_id, run_cell
 from hf_specverify.benchmark.settings import OURS, PLAIN, STOCK, Cell, rotated
@@ -115,10 +116,9 @@ class WayResult:
         return sum(map(all, zip(*pairs, strict=True)))
 
 
-def cells(num_draft_tokens: int, draft: Any) -> tuple[Cell, ...]:
-    """Return the three ways; stock assisted decoding can't draft with a feature head."""
-    stock = () if isinstance(draft, FeatureHead) else (Cell(STOCK, num_draft_tokens),)
-    return (Cell(PLAIN), *stock, Cell(OURS, num_draft_tokens))
+def cells(num_draft_tokens: int) -> tuple[Cell, ...]:
+    """Return the three ways."""
+    return (Cell(PLAIN), Cell(STOCK, num_draft_tokens), Cell(OURS, num_draft_tokens))
 
 
 def measure(
@@ -147,7 +147,7 @@ def measure(
     batch_size = min(batch_size, len(prompts))
     ways = {
         cell: WayResult(cell.method, 1 if cell.method == STOCK else batch_size)
-        for cell in cells(num_draft_tokens, models.draft)
+        for cell in cells(num_draft_tokens)
     }
     # Ours first: where target and draft do not go together, its message is the one to read.
     for cell, way in reversed(ways.items()):
@@ -163,12 +163,13 @@ def measure(
 
 
 def run_way(cell: Cell, models: DemoModels, prompts: Sequence[str], batch_size: int, options: dict[str, Any]) -> Run:
-    """Answer the prompts once, `batch_size` at a time."""
+    """Answer the prompts once, `batch_size` at a time; stock can't draft with a feature head, and looks up instead."""
+    draft = LOOKUP if cell.method == STOCK and isinstance(models.draft, FeatureHead) else models.draft
     eos, counts, answers, seconds = eos_token_ids(models.target), Counts(), [], 0.0
     for start in range(0, len(prompts), batch_size):
         inputs = models.inputs(prompts[start : start + batch_size])
         with _target_forwards(models.target) as widths:
-            outcome = run_cell(cell, models.target, models.draft, inputs, options)
+            outcome = run_cell(cell, models.target, draft, inputs, options)
         rows = [tuple(row[: count_new_tokens(row, eos)]) for row in outcome.new_ids.tolist()]
         new = sum(map(len, rows))
         if outcome.report is not None:

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .drafting import DraftingCall
+from .drafting import DraftingCall, as_drafter
 from .hub.describing import describe_calibration
 from .integration import SpeculativeDecoding
 from .scheduling.calibration import CalibrationTable
@@ -21,6 +21,7 @@ from .scheduling.head_companion import start_companion
 from .scheduling.recording import RecordingSchedule
 from .scheduling.schedule import Schedule
 from .scheduling.signals import SIGNALS
+from .scheduling.tree_options import tree_of
 
 
 @dataclass
@@ -133,7 +134,8 @@ def calibrate(
     """Fit a calibration table to what verification accepts (2509.24328, §4).
 
     Runs ordinary speculative decoding with a fixed length, and records the signals and the acceptance probability of
-    every position that verification reached.
+    every position that verification reached. With a drafter of dynamic trees these are the children of every node that
+    was accepted, and of the root.
 
     Args:
         target: the target model.
@@ -192,7 +194,9 @@ class _Recording(SpeculativeDecoding):
     def __init__(
         self, draft: Any, companion_model: Any, signals: tuple[str, ...], num_draft_tokens: int | None
     ) -> None:
-        super().__init__(draft, companion_model)
+        # Of trees the outcome is p of a token, whichever verifier decides.
+        verification = "token" if tree_of(as_drafter(draft)) is None else "naive"
+        super().__init__(draft, companion_model, verification=verification)
         self.names, self.length = signals, num_draft_tokens
         self.schedule: RecordingSchedule | None = None
 
@@ -200,6 +204,11 @@ class _Recording(SpeculativeDecoding):
         needs_companion = any(SIGNALS[name].needs == "companion" for name in self.names)
         if needs_companion and self.companion_model is None:
             raise ValueError(f"companion_model=None: the signals {self.names} need a companion")
+        tree = tree_of(self.drafter)
+        if needs_companion and tree is not None:
+            raise ValueError(
+                f"signals={self.names!r}: a companion reads single chains; allowed with tree={tree!r}: the draft's own"
+            )
         companion = start_companion(self.companion_model, call) if needs_companion else None
         length = self.length or min(self.drafter.default_num_draft_tokens, 64)
         self.schedule = RecordingSchedule(length, self.names, companion)

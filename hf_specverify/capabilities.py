@@ -90,7 +90,8 @@ SUPPORTED = (
     ),
     Support(
         "`verify_length`, `draft_length`",
-        "schedules of single chains; signals come from draft models, feature heads and prompt lookup",
+        "schedules of single chains; signals come from draft models, feature heads and prompt lookup; "
+        "`verify_length='goodput'` of dynamic trees too",
     ),
     Support("FlashAttention, alibi (bloom)", "masked holes in the host's cache, where no layer has a window"),
     Support("gpt_neo and other families without custom masks", "row by row, with a warning"),

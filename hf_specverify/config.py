@@ -36,7 +36,8 @@ class SpeculationConfig:
     """How many of the drafted tokens the target scores: `fixed`, all of them; `goodput`, those that are expected to
     pay, by a calibration and the costs of the models; or `auto`: plain decoding, stopped drafts or cuts, with or
     without the companion, whatever promises the most tokens per second by costs and by what was accepted so far.
-    `auto` does without a calibration, and follows the text."""
+    `auto` does without a calibration, and follows the text. So does `goodput` with dynamic trees, where it chooses
+    nodes; `auto` takes single chains only."""
 
     draft_length: str = "fixed"
     """How many tokens are drafted: `fixed`, num_draft_tokens; or `goodput`: a row stops where one more is not expected

@@ -14,9 +14,9 @@ from ..drafting.drafter import DraftSession
 from ..drafting.tree_batch import TreeBatch
 from ..report import StepRecord
 from ..scheduling.schedule import Schedule, StepOutcome
-from ..verification.base import BatchVerdict, Verifier
+from ..verification.base import BatchVerdict, Verifier, child_probability
 from ..verification.draws import Draws
-from ..verification.greedy import verify_greedy, verify_greedy_trees
+from ..verification.greedy import greedy_children, verify_greedy, verify_greedy_trees
 from .paths import along, committed_tokens, follow, join, scoring_region
 from .processors import Block, ProcessorPlan
 from .recorder import Recorder
@@ -86,10 +86,10 @@ class SpeculativeLoop:
             verdict, scores, acceptance = self._verify(drafts, output)
         rows = list(state.rows)
         accepted, counts = self._commit(drafts, verdict, output, scores)
-        if isinstance(drafts, DraftBatch) and acceptance is not None:
+        if acceptance is not None:
             with self.stopwatch.measure("schedule"):
                 seconds = self.stopwatch.elapsed() - begin
-                self.schedule.learn(StepOutcome(rows, drafts, acceptance, accepted, seconds))
+                self.schedule.learn(StepOutcome(rows, drafts, acceptance, accepted, seconds, verdict.path))
         return StepRecord(
             mode="speculative" if any(proposed.lengths) else "plain",
             rows=tuple(rows),
@@ -114,7 +114,7 @@ class SpeculativeLoop:
     def _verify(
         self, drafts: DraftBatch | TreeBatch, output: ForwardOutput
     ) -> tuple[BatchVerdict, Tensor | None, Tensor | None]:
-        """The verdict, and, where they are wanted, processed scores and acceptance probabilities (A, L)."""
+        """The verdict, and, where they are wanted, processed scores and acceptance probabilities (A, L or N)."""
         logits = output.logits.to(self.state.ids.device)
         block = self._block(drafts)
         verdicts, kept, chances = [], [], []
@@ -138,12 +138,14 @@ class SpeculativeLoop:
         if self.sampling:
             p = scores.softmax(dim=-1)
             verdict = self.verifier.verify_batch(drafts, p, self.draws)
-            if not wanted or not isinstance(drafts, DraftBatch):
+            if not wanted:
                 return verdict, None
+            if isinstance(drafts, TreeBatch):
+                return verdict, child_probability(drafts, p)
             return verdict, self.verifier.drafted_acceptance(drafts, p)
         best = scores.argmax(dim=-1)
         if isinstance(drafts, TreeBatch):
-            return verify_greedy_trees(drafts, best), None
+            return verify_greedy_trees(drafts, best), greedy_children(drafts, best).float() if wanted else None
         return verify_greedy(drafts, best), (drafts.tokens == best[:, :-1]).float() if wanted else None
 
     def _chunks(self, logits: Tensor) -> Iterator[slice]:

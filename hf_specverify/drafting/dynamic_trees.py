@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from ..decoding.processors import Block
 from ..decoding.state import BatchState
 from .drafter import DraftingCall
 from .model_chains import ModelSession
+from .model_trees import representatives
+from .node_signals import signals_of_children
 from .reader import Reader
 from .tree_batch import TreeBatch
 
@@ -63,18 +65,28 @@ class DynamicTreeSession(ModelSession):
         """Grow a tree for each active row, up to lengths[i] levels."""
         lengths = self.possible(lengths)
         self.base = list(state.lengths)
-        walks: list[list[list[int]]] = [[] for _ in lengths]
-        if max(lengths):
-            pool = self._grow(state, lengths)
-            walks = pool.best(self.tree.nodes)
-        most = max(1, *map(len, walks)) if walks else 1
-        walks = [row + [[]] * (most - len(row)) for row in walks]
-        none: list[list[list[int]]] = [[[]] * most for _ in walks]
-        return TreeBatch.from_walks(walks, None, none).to(state.ids.device)
+        if not max(lengths):
+            return _trees([[[]] for _ in lengths]).to(state.ids.device)
+        pool = self._grow(state, lengths)
+        numbers = pool.best(self.tree.nodes)
+        tokens = pool.tokens.tolist()
+        trees = _trees(
+            [[[row[node] for node in walk] for walk in drawn] for row, drawn in zip(tokens, numbers, strict=True)]
+        )
+        return replace(trees, signals=self._signals_of(pool, numbers, trees)).to(state.ids.device)
+
+    def _signals_of(self, pool: _Pool, numbers: list[list[list[int]]], trees: TreeBatch) -> dict[str, Tensor]:
+        """(A, N) each, of the nodes as the merged trees number them; anything beyond a row's own."""
+        if not self.signals:
+            return {}
+        paths, size = trees.paths.tolist(), trees.tokens.shape[1]
+        nodes = [representatives(drawn, merged) for drawn, merged in zip(numbers, paths, strict=True)]
+        places = torch.tensor([row + [0] * (size - len(row)) for row in nodes], device=self.device)
+        return {name: value.gather(1, places) for name, value in pool.signals.items()}
 
     def _grow(self, state: BatchState, lengths: list[int]) -> _Pool:
         logits = self.reader.catch_up(state)[:, None]
-        pool = _Pool(torch.tensor(lengths, device=self.device))
+        pool = _Pool(torch.tensor(lengths, device=self.device), self.signals)
         for level in range(max(lengths)):
             if level:
                 tokens, parents = pool.tokens_of_last(), pool.parents_of_last()
@@ -102,12 +114,13 @@ class DynamicTreeSession(ModelSession):
 class _Pool:
     """The nodes of growing trees, A rows at once, numbered as they came; and those of them that were fed."""
 
-    def __init__(self, depths: Tensor) -> None:
+    def __init__(self, depths: Tensor, signals: tuple[str, ...]) -> None:
         self.depths = depths  # (A,) levels that each row wants
         rows, device = len(depths), depths.device
         self.tokens = torch.zeros(rows, 0, dtype=torch.long, device=device)
         self.parents = torch.zeros(rows, 0, dtype=torch.long, device=device)  # node numbers, -1 the root
         self.scores = torch.zeros(rows, 0, device=device)  # log probability of being reached
+        self.signals = {name: torch.zeros(rows, 0, device=device) for name in signals}
         self.level = 0
         self.last = torch.full((rows, 1), -1, dtype=torch.long, device=device)  # nodes to be expanded next
         self.before = self.last  # those expanded before them
@@ -128,6 +141,8 @@ class _Pool:
         self.tokens = torch.cat([self.tokens, tokens.flatten(1)], dim=1)
         self.parents = torch.cat([self.parents, self.last.repeat_interleave(children, dim=1)], dim=1)
         self.scores = torch.cat([self.scores, reached], dim=1)
+        for name, value in signals_of_children(tuple(self.signals), law, chances).items():
+            self.signals[name] = torch.cat([self.signals[name], value.flatten(1)], dim=1)
         self.before = self.last
         self.last = begin + reached.topk(min(width, parents * children), dim=-1).indices.sort(dim=-1).values
 
@@ -161,20 +176,25 @@ class _Pool:
         ]
 
     def best(self, count: int) -> list[list[list[int]]]:
-        """The tokens of the walks to the leaves of each row's `count` likeliest nodes; here they come to the host.
+        """Walks, as nodes, to the leaves of each row's `count` likeliest nodes; empty ones for rows that have fewer.
 
         A child is not likelier than its parent, which came before it, so with a stable order the nodes kept are a tree.
         """
         order = self.scores.sort(dim=-1, descending=True, stable=True)
         nodes, scores = order.indices[:, :count].tolist(), order.values[:, :count].tolist()
-        tokens, parents = self.tokens.tolist(), self.parents.tolist()
+        parents = self.parents.tolist()
         walks = []
         for row, chosen in enumerate(nodes):
             kept = sorted(node for node, score in zip(chosen, scores[row], strict=True) if score > IMPOSSIBLE)
             inner = {parents[row][node] for node in kept}
-            leaves = [_walk(node, parents[row]) for node in kept if node not in inner]
-            walks.append([[tokens[row][step] for step in walk] for walk in leaves])
-        return walks
+            walks.append([_walk(node, parents[row]) for node in kept if node not in inner])
+        most = max(1, *map(len, walks))
+        return [row + [[]] * (most - len(row)) for row in walks]
+
+
+def _trees(walks: list[list[list[int]]]) -> TreeBatch:
+    """Trees of the walks of every row, for which nothing was drawn."""
+    return TreeBatch.from_walks(walks, None, [[[] for _ in row] for row in walks])
 
 
 def _walk(node: int, parents: list[int]) -> list[int]:

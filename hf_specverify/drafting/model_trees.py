@@ -100,9 +100,7 @@ class TreeSession(ModelSession):
         ]
         rows = [[self._law_rows(walk) for walk in drawn] for drawn in numbers]
         trees = TreeBatch.from_walks(walks, laws, rows)
-        self.nodes = [
-            _representatives(drawn, paths) for drawn, paths in zip(numbers, trees.paths.tolist(), strict=True)
-        ]
+        self.nodes = [representatives(drawn, paths) for drawn, paths in zip(numbers, trees.paths.tolist(), strict=True)]
         return trees.to(device)
 
     def _law_rows(self, walk: list[int]) -> list[int]:
@@ -143,7 +141,7 @@ def first_equals(parents: Tensor, tokens: Tensor) -> Tensor:
     return equal.long().argmax(dim=-1)
 
 
-def _representatives(drawn: list[list[int]], paths: list[list[int]]) -> list[int]:
+def representatives(drawn: list[list[int]], paths: list[list[int]]) -> list[int]:
     """For every node of a merged tree, a node of the drawn one that stands for it."""
     found: dict[int, int] = {}
     for walk, path in zip(drawn, paths, strict=True):

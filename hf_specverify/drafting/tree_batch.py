@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,7 @@ class TreeBatch:
         laws: (B, M, V) float32, the draft's laws; None where every token is deterministic (one-hot on itself).
         law_of: (B, N + 1) long, the row of `laws` after the root (entry 0) and after node i (entry i + 1); -1 where
             nothing was drawn.
+        signals: (B, N) float32 each, what the drafter says of its nodes, by name (`scheduling.signals`).
     """
 
     tokens: Tensor
@@ -35,6 +37,7 @@ class TreeBatch:
     ancestors: Tensor
     laws: Tensor | None
     law_of: Tensor
+    signals: Mapping[str, Tensor] | None = None
 
     @classmethod
     def from_walks(cls, walks: list[list[list[int]]], laws: Tensor | None, rows: list[list[list[int]]]) -> TreeBatch:
@@ -76,7 +79,8 @@ class TreeBatch:
         moved = (part.to(device) for part in (self.tokens, self.parents, self.paths, self.ancestors, self.law_of))
         tokens, parents, paths, ancestors, law_of = moved
         laws = None if self.laws is None else self.laws.to(device)
-        return TreeBatch(tokens, parents, self.lengths, self.depths, paths, ancestors, laws, law_of)
+        signals = None if self.signals is None else {name: value.to(device) for name, value in self.signals.items()}
+        return TreeBatch(tokens, parents, self.lengths, self.depths, paths, ancestors, laws, law_of, signals)
 
     @property
     def exists(self) -> Tensor:
@@ -100,6 +104,7 @@ class TreeBatch:
             self.ancestors[places],
             None if self.laws is None else self.laws[places],
             self.law_of[places],
+            None if self.signals is None else {name: value[places] for name, value in self.signals.items()},
         )
 
     def tree(self, row: int, vocabulary_size: int) -> DraftTree:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..drafting import as_drafter
+from ..scheduling.tree_options import tree_settings
 from .identifying import identify
 from .origin import Origin, library_versions, plain_settings
 
@@ -35,6 +36,7 @@ def describe_calibration(
         draft=None if model is None else identify(model),
         companion=None if second is None else identify(second),
         sampling=sampling,
-        drafting={"drafter": type(drafter).__name__, "num_draft_tokens": length, **plain_settings(vars(drafter))},
+        drafting={"drafter": type(drafter).__name__, "num_draft_tokens": length, **plain_settings(vars(drafter))}
+        | tree_settings(drafter),
         versions=library_versions(),
     )

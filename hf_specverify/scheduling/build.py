@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..hub.comparing import check_models
 from ..hub.shipped import find_folder, read_table
-from .assumed import assumed_table
+from .assumed import assumed_of_children, assumed_table
 from .auto import AutoSchedule
 from .calibration import CalibrationTable
 from .call_costs import CallCosts
@@ -22,10 +22,13 @@ from .head_companion import companion_weights, start_companion
 from .online import OnlineCalibration
 from .schedule import Schedule
 from .signals import SIGNALS, own_signals
+from .tree_options import check_schedule_of_trees, check_table_of_trees, tree_of
+from .tree_schedule import TreeSchedule
 
 if TYPE_CHECKING:
     from ..config import SpeculationConfig
     from ..drafting.drafter import Drafter, DraftingCall
+    from ..drafting.dynamic_trees import DynamicTree
 
 LONGEST = 64  # draft tokens per step that are scheduled
 AUTO_LONGEST = 12  # of these, those that `auto` considers, unless num_draft_tokens says otherwise
@@ -45,9 +48,13 @@ def make_schedule(config: SpeculationConfig, drafter: Drafter, companion_model: 
             f"num_draft_paths={config.num_draft_paths}: verify_length={config.verify_length!r} and draft_length="
             f"{config.draft_length!r} schedule single chains; allowed: 1, or 'fixed' for both"
         )
+    check_schedule_of_trees(config, drafter)
     if isinstance(config.calibration, str | PathLike):
         folder = find_folder(config.calibration, *_models(drafter, companion_model, call))
         config = replace(config, calibration=folder)
+    tree = tree_of(drafter)
+    if tree is not None:
+        return _of_trees(config, min(wanted, LONGEST), tree, drafter, call)
     if config.verify_length == "auto":
         return _auto(config, drafter, companion_model, call)
     table = _table(config, drafter, companion_model, call)
@@ -59,6 +66,18 @@ def make_schedule(config: SpeculationConfig, drafter: Drafter, companion_model: 
         prices.longest, table, prices, companion, call.sampling, verifies=config.verify_length == "goodput",
         stops=stops, online=OnlineCalibration(table) if config.online_calibration else None,
     )  # fmt: skip
+
+
+def _of_trees(
+    config: SpeculationConfig, levels: int, tree: DynamicTree, drafter: Drafter, call: DraftingCall
+) -> TreeSchedule:
+    """For dynamic trees: without a calibration the draft's own probabilities, which then follow the text."""
+    given = config.calibration is not None
+    table = _table(config, drafter, None, call) if given else assumed_of_children()
+    _check_signals(table, drafter, None)
+    online = OnlineCalibration(table) if config.online_calibration or not given else None
+    prices = CallCosts(costs_of(config, drafter, None, call), tree.nodes)
+    return TreeSchedule(levels, tree.width, table, prices, online)
 
 
 def _auto(config: SpeculationConfig, drafter: Drafter, companion_model: Any, call: DraftingCall) -> AutoSchedule:
@@ -108,6 +127,7 @@ def _table(config: SpeculationConfig, drafter: Drafter, companion_model: Any, ca
             "library (specverify tables)"
         )
     check_models(table, *_models(drafter, companion_model, call))
+    check_table_of_trees(table, drafter)
     return table
 
 

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..drafting.batch import DraftBatch
+from ..drafting.tree_batch import TreeBatch
 from .companion import Companion
 from .fixed import FixedLength
 from .signal_values import compute_signals
 from .signals import SIGNALS
+from .tree_schedule import signals_of
 
 if TYPE_CHECKING:
     from ..decoding.state import BatchState
-    from ..drafting.tree_batch import TreeBatch
+    from ..drafting.batch import DraftBatch
     from .schedule import StepOutcome
 
 
@@ -23,7 +24,8 @@ class RecordingSchedule(FixedLength):
     """Verifies all that is drafted and keeps, for every position that verification reached, its signals and outcome.
 
     Positions behind the first rejected one are unobserved (2509.24328, §4). The outcome is the acceptance probability,
-    which has less variance than the coin flip.
+    which has less variance than the coin flip. Of a dynamic tree all children of the root and of the accepted nodes are
+    observed, and the outcome is p of their token.
 
     Args:
         num_draft_tokens: drafted and verified per row and step.
@@ -45,9 +47,10 @@ class RecordingSchedule(FixedLength):
 
     def choose(self, drafts: DraftBatch | TreeBatch, state: BatchState) -> DraftBatch | TreeBatch:
         """All; the signals are computed on the way."""
-        assert isinstance(drafts, DraftBatch)
         self._of_step = {}
-        if max(drafts.lengths):
+        if isinstance(drafts, TreeBatch):
+            self._of_step = signals_of(drafts) if max(drafts.lengths) else {}
+        elif max(drafts.lengths):
             c = None if self.companion is None else self.companion.laws(state, drafts)
             known = dict(drafts.signals or {})
             missing = [name for name in self.signals if name not in known]
@@ -58,8 +61,7 @@ class RecordingSchedule(FixedLength):
         """Keep the positions that were reached."""
         if not self._of_step:
             return
-        reached = torch.tensor(outcome.reached)[:, None]
-        places = torch.arange(outcome.acceptance.shape[1]) < reached
+        places = outcome.decided
         for name in self.signals:
             self.values[name].append(self._of_step[name].cpu()[places])
         self.outcomes.append(outcome.acceptance.cpu()[places].clamp(0, 1))

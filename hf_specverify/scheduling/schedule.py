@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
+
+from ..drafting.tree_batch import TreeBatch
 
 if TYPE_CHECKING:
     from ..decoding.state import BatchState
     from ..drafting.batch import DraftBatch
     from ..drafting.drafter import DraftStopper
-    from ..drafting.tree_batch import TreeBatch
     from .companion import Companion
     from .cost import CostModel
 
@@ -24,22 +26,38 @@ class StepOutcome:
 
     Attributes:
         rows: the active rows, by their index in the batch.
-        verified: the chains that the target scored.
-        acceptance: (A, L) float32, the acceptance probability of every verified token, min(1, p/q), or whether it is
-            the greedy target's own choice; behind a row's own tokens anything.
+        verified: what the target scored: chains, or trees that nothing was drawn for.
+        acceptance: (A, L) float32, the acceptance probability of every verified token, given that it is reached:
+            min(1, p/q), of a tree's nodes p, or whether it is the greedy target's own choice; behind a row's own tokens
+            anything.
         accepted: tokens accepted, by row.
         seconds: wall time of the step.
+        path: (A, D) long, the accepted nodes of trees, anything beyond their number; None for chains.
     """
 
     rows: list[int]
-    verified: DraftBatch
+    verified: DraftBatch | TreeBatch
     acceptance: Tensor
     accepted: list[int]
     seconds: float
+    path: Tensor | None = None
+
+    @property
+    def decided(self) -> Tensor:
+        """(A, L) bool, on the CPU: what verification decided on, which is all that stands behind an accepted token."""
+        if self.path is None:
+            return torch.arange(self.acceptance.shape[1]) < torch.tensor(self.reached)[:, None]
+        trees, path = self.verified, self.path.cpu()
+        assert isinstance(trees, TreeBatch)
+        is_accepted = torch.arange(path.shape[1]) < torch.tensor(self.accepted)[:, None]
+        open_ = torch.zeros(len(path), trees.tokens.shape[1] + 1, dtype=torch.bool)
+        open_[:, 0] = True  # the root
+        open_.scatter_(1, torch.where(is_accepted, path + 1, 0), True)
+        return open_.gather(1, trees.parents.cpu() + 1) & trees.exists.cpu()
 
     @property
     def reached(self) -> list[int]:
-        """How many positions of each row were decided: the accepted ones and the first one that was not."""
+        """How many positions of each chain were decided: the accepted ones and the first one that was not."""
         return [min(count + 1, length) for count, length in zip(self.accepted, self.verified.lengths, strict=True)]
 
 

@@ -140,6 +140,19 @@ def token_acceptance(drafts: DraftBatch, p: Tensor) -> Tensor:
     return acceptance_probability(p_drafted, drafts.q.gather(2, tokens).squeeze(2))
 
 
+def child_probability(trees: TreeBatch, p: Tensor) -> Tensor:
+    """(B, N) p of every node's token after its parent: if nothing was drawn, the probability that it is accepted then.
+
+    Verifiers for deterministic drafts agree in it, in whatever order they test siblings.
+
+    Args:
+        trees: the trees; laws are not looked at.
+        p: (B, N + 1, V), the target's laws.
+    """
+    rows = torch.arange(len(p), device=p.device)[:, None]
+    return p[rows, trees.parents + 1, trees.tokens]
+
+
 def leading_run(flags: Tensor) -> Tensor:
     """Count the True entries before the first False one along the last dimension: (…, L) bool -> (…) long."""
     return flags.long().cumprod(dim=-1).sum(dim=-1)

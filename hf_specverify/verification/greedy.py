@@ -54,10 +54,15 @@ def verify_greedy_trees(trees: TreeBatch, best: Tensor) -> BatchVerdict:
     rows, size = trees.tokens.shape
     if best.shape != (rows, size + 1):
         raise ValueError(f"best must have the shape ({rows}, {size + 1}), got {tuple(best.shape)}")
-    agrees = (trees.tokens == best.gather(1, trees.parents + 1)) & trees.exists
+    agrees = greedy_children(trees, best)
     stands = (agrees[:, None] | ~trees.ancestors).all(dim=-1)
     accepted = stands.sum(dim=1)
     # A parent comes before its children, so the nodes that stand are in order; the others sort behind them.
     path = torch.where(stands, torch.arange(size, device=best.device), size).sort(dim=1).values
     last = torch.nn.functional.pad(path + 1, (1, 0)).gather(1, accepted[:, None])
     return BatchVerdict(accepted, best.gather(1, last).squeeze(1), path.clamp(max=max(size - 1, 0)))
+
+
+def greedy_children(trees: TreeBatch, best: Tensor) -> Tensor:
+    """(B, N) bool, which nodes are the target's choice after their parent; `best` as for `verify_greedy_trees`."""
+    return (trees.tokens == best.gather(1, trees.parents + 1)) & trees.exists

@@ -42,7 +42,7 @@ def grow(q, text, levels, nodes=NODES):
         if path:
             chances[path] = chances[path[:-1]] * float(q[text + path[:-1]][path[-1]])
     best = sorted((path for path in chances if path), key=lambda path: -chances[path])[:nodes]
-    return [list(path) for path in best]
+    return [list(path) for path in sorted(best)]  # so that what is cut stands between what is kept
 
 
 def batch_of(rows, laws, texts):

@@ -95,7 +95,7 @@ def test_identical_laws_halves_and_lookups():
 
 def test_registry():
     assert list(SIGNALS) == [
-        "S", "A", "q", "entropy", "max_q", "margin", "position", "c", "match_length", "match_count"
+        "S", "A", "q", "entropy", "max_q", "margin", "expected", "position", "c", "match_length", "match_count"
     ]  # fmt: skip
     assert {name for name, signal in SIGNALS.items() if signal.looks_at_drawn_token} == {"A", "q", "c"}
     assert {name for name, signal in SIGNALS.items() if signal.needs == "companion"} == {"S", "A", "c"}
@@ -108,6 +108,7 @@ def test_wrong_arguments_are_refused():
         ((["T"], tokens, q, c), "names must be some of"),
         ((["S"], tokens, q, None), "c must be given"),
         ((["match_length"], tokens, q, c), "lookup must hold"),
+        ((["expected"], tokens, q, c), "lookup must hold the signal 'expected'"),
         ((["S"], tokens[0], q, c), "tokens must have the shape"),
         ((["S"], tokens, q[:, :2], c), "q must have the shape"),
         ((["S"], tokens, q, c[..., :3]), "c must have the shape of q"),

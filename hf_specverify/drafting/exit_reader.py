@@ -38,6 +38,10 @@ class ExitReader:
         """Read one more token of each row, (A, 1); (A, V) logits."""
         return fit_vocabulary(self.runner.draft(tokens)[:, -1], self.vocabulary)
 
+    def signals(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """None of its own; the laws give all."""
+        return {}
+
     def take_back(self, state: BatchState) -> None:
         """Nothing: the loop rewinds the target."""
 

@@ -80,7 +80,8 @@ class ModelSession(DraftSession):
         else:
             tokens[:, position] = scores.argmax(dim=-1)
         if law is not None and values:
-            found = signal_values.compute_signals(self.signals, tokens[:, position : position + 1], law[:, None])
+            drawn, given = tokens[:, position : position + 1], self.reader.signals(self.signals)
+            found = signal_values.compute_signals(self.signals, drawn, law[:, None], lookup=given)
             for name, value in found.items():
                 values[name][:, position] = value[:, 0]
 

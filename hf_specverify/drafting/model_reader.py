@@ -78,6 +78,10 @@ class ModelReader:
         logits = self.runner.forward(self.known(tokens), [1] * len(tokens), last_only=True).logits[:, -1]
         return fit_vocabulary(logits, self.vocabulary)
 
+    def signals(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """None of its own; the laws give all."""
+        return {}
+
     def feed_nodes(self, tokens: Tensor, parents: Tensor, region: TreeRegion) -> Tensor:
         """Feed nodes of a tree, (A, F); (A, F, V) logits. The region says all of their parents."""
         output = self.runner.forward(self.known(tokens), [tokens.shape[1]] * len(tokens), region=region)

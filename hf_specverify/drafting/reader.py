@@ -37,6 +37,9 @@ class ChainReader(Protocol):
     def feed(self, tokens: Tensor) -> Tensor:
         """Read one more token of each row, (A, 1); (A, V) logits."""
 
+    def signals(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """(A,) each: of the signals named those that the reader gives itself, at the place scored last."""
+
     def take_back(self, state: BatchState) -> None:
         """Take back what was not committed."""
 

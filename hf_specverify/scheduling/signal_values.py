@@ -28,7 +28,7 @@ def compute_signals(
         tokens: (B, L) long, the drawn tokens; any valid id behind a row's own.
         q: (B, L, V), the laws that they were drawn from; None where they are deterministic, their laws one-hot.
         c: (B, L, V), the companion's laws; None without one.
-        lookup: the signals of a lookup, each (B,) or (B, L).
+        lookup: the signals that no law holds, of a lookup or an acceptance head, each (B,) or (B, L).
 
     Returns:
         For every name (B, L) float32, never NaN for laws without NaN.
@@ -62,7 +62,7 @@ def vocabulary_signals(names: Iterable[str], q: Tensor, c: Tensor | None = None)
     A token with q = 0 can't be drawn; its A is 1 where c > 0 and 0 elsewhere.
 
     Args:
-        names: the signals wanted, of the draft or the companion; `position` and those of a lookup are known already.
+        names: the signals wanted, of the draft or the companion; `position` and those that no law holds are known.
         q: (…, V), the draft's laws.
         c: (…, V), the companion's; None without one.
 
@@ -150,6 +150,6 @@ def _checked(
             raise ValueError(f"names must be some of {list(SIGNALS)}, got {name!r}")
         if SIGNALS[name].needs == "companion" and c is None:
             raise ValueError(f"c must be given for the signal {name!r}")
-        if SIGNALS[name].needs == "lookup" and name not in (lookup or {}):
+        if SIGNALS[name].needs in ("lookup", "acceptance") and name not in (lookup or {}):
             raise ValueError(f"lookup must hold the signal {name!r}")
     return wanted

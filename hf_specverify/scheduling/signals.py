@@ -19,14 +19,15 @@ class Signal:
         meaning: the signal in one sentence.
         looks_at_drawn_token: whether the value at a position depends on the token drawn there. Cutting on such a signal
             biases sampling unless it is corrected, see `schedule_drawn`.
-        needs: what must have run: the draft alone, a companion, or a lookup in the text.
+        needs: what must have run: the draft alone, the acceptance head of a feature head, a companion, or a lookup in
+            the text.
         direction: how acceptance changes with it; calibration holds it to that.
     """
 
     name: str
     meaning: str
     looks_at_drawn_token: bool
-    needs: Literal["draft", "companion", "lookup"]
+    needs: Literal["draft", "acceptance", "companion", "lookup"]
     direction: Direction
 
 
@@ -37,6 +38,13 @@ _SIGNALS = (
     Signal("entropy", "Entropy of the draft's law, in nats.", False, "draft", "decreasing"),
     Signal("max_q", "The draft's largest probability.", False, "draft", "increasing"),
     Signal("margin", "The draft's largest probability less its second largest.", False, "draft", "increasing"),
+    Signal(
+        "expected",
+        "What the head's own acceptance head expects, an estimate of 1 - TV(p, q).",
+        False,
+        "acceptance",
+        "increasing",
+    ),
     Signal("position", "Place in the block, from 1.", False, "draft", "none"),
     Signal("c", "The companion's probability of the drawn token.", True, "companion", "increasing"),
     Signal("match_length", "Tokens of text that matched where the draft was looked up.", False, "lookup", "increasing"),

@@ -12,8 +12,9 @@ from ...verification.base import DraftKind
 from ..drafter import DraftingCall
 from ..drawing import DrawingDrafter
 from ..dynamic_trees import DynamicTree
+from .acceptance import AcceptanceHead, load_acceptance, save_acceptance
 from .config import SPECULATORS
-from .files import load_head, save_head
+from .files import find_folder, load_head, save_head
 from .model import HeadModel
 from .reader import HeadReader
 from .weights import check_target, layers_of, take_from_target
@@ -31,6 +32,7 @@ class FeatureHead(DrawingDrafter):
         drawing: how the children of a node are drawn.
         branching: children per node at each level.
         tree: trees that grow where the head is sure.
+        acceptance: a network on the head's output, which gives the signal `expected`; None: there is none.
 
     Raises:
         ValueError, TypeError: for values that are not allowed.
@@ -43,11 +45,15 @@ class FeatureHead(DrawingDrafter):
         drawing: DraftKind | None = None,
         branching: tuple[int, ...] | None = None,
         tree: DynamicTree | None = None,
+        acceptance: AcceptanceHead | None = None,
     ) -> None:
         super().__init__(drawing=drawing, branching=branching, tree=tree)
         if not isinstance(head, HeadModel):
             raise TypeError(f"head={head!r}: allowed is a HeadModel; FeatureHead.from_pretrained loads one")
-        self.head = head
+        if acceptance is not None:
+            _check_acceptance(acceptance, head)
+            self.signals = self.signals | {"expected"}
+        self.head, self.acceptance = head, acceptance
         self.default_num_draft_tokens = head.config.num_draft_tokens
 
     @classmethod
@@ -62,7 +68,7 @@ class FeatureHead(DrawingDrafter):
         branching: tuple[int, ...] | None = None,
         tree: DynamicTree | None = None,
     ) -> FeatureHead:
-        """Load a head in the `speculators` format, or from a repository as EAGLE-3 has them.
+        """Load a head in the `speculators` format, or from a repository as EAGLE-3 has them; its acceptance head too.
 
         Args:
             name_or_folder: a folder, the name of a head that comes with the library, or a repository on the Hub.
@@ -77,19 +83,24 @@ class FeatureHead(DrawingDrafter):
             ValueError: naming the field or tensor that is wrong, or in which head and target differ.
             OSError: if there is no such folder or repository, or a file is missing.
         """
-        head = load_head(name_or_folder, revision=revision)
+        folder = find_folder(name_or_folder, revision)
+        head = load_head(folder)
         check_target(head.config, target)
+        acceptance = load_acceptance(folder, head.config.hidden_size)
         head.to(input_device(target), dtype or target.dtype)
         take_from_target(head, target)
-        return cls(head, drawing=drawing, branching=branching, tree=tree)
+        if acceptance is not None:  # in its own dtype, which costs nothing and keeps estimates near 1 apart
+            acceptance.to(head.device)
+        return cls(head, drawing=drawing, branching=branching, tree=tree, acceptance=acceptance)
 
     def save_pretrained(self, folder: str | Path, *, layout: str = SPECULATORS, complete: bool = False) -> None:
-        """Write the head; see `save_head`.
+        """Write the head, see `save_head`, and its acceptance head to a file of its own.
 
         Raises:
             ValueError: for an unknown layout.
         """
         save_head(self.head, folder, layout=layout, complete=complete)
+        save_acceptance(self.acceptance, folder)
 
     @property
     def name(self) -> str:
@@ -112,4 +123,14 @@ class FeatureHead(DrawingDrafter):
     def read_for(self, call: DraftingCall, phase: str = "draft") -> HeadReader:
         """The head with a cache of its own; its forwards count as `phase`, `draft` or `companion`."""
         check_target(self.head.config, call.target)
-        return HeadReader(self.head, call.stopwatch, call.prefill_chunk, phase)
+        return HeadReader(self.head, call.stopwatch, call.prefill_chunk, phase, self.acceptance)
+
+
+def _check_acceptance(acceptance: AcceptanceHead, head: HeadModel) -> None:
+    if not isinstance(acceptance, AcceptanceHead):
+        raise TypeError(f"acceptance={acceptance!r}: allowed are an AcceptanceHead and None")
+    if acceptance.hidden.in_features != head.config.hidden_size:
+        raise ValueError(
+            f"acceptance: it reads {acceptance.hidden.in_features} numbers, and the head gives hidden_size="
+            f"{head.config.hidden_size}; allowed is the one that was trained with the head"
+        )

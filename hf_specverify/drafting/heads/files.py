@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from .acceptance import ACCEPTANCE
 from .config import EAGLE3, LAYOUTS, SPECULATORS, HeadConfig
 from .model import HeadModel
 from .shipped import shipped_heads
@@ -67,7 +68,7 @@ def load_head(name_or_folder: str | Path, *, revision: str | None = None) -> Hea
         ValueError: naming the field or tensor that is missing or not as it should be.
         OSError: if there is no such folder or repository, or a file is missing.
     """
-    folder = _folder(name_or_folder, revision)
+    folder = find_folder(name_or_folder, revision)
     path = folder / CONFIG
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no {CONFIG}; allowed is the folder of a feature head")
@@ -89,12 +90,17 @@ def load_head(name_or_folder: str | Path, *, revision: str | None = None) -> Hea
         raise ValueError(f"{folder}: {error}") from None
 
 
-def _folder(name: str | Path, revision: str | None) -> Path:
+def find_folder(name: str | Path, revision: str | None = None) -> Path:
+    """The folder of a head; one of a repository on the Hub is fetched.
+
+    Raises:
+        OSError: if there is no such folder or repository.
+    """
     if Path(name).is_dir():
         return Path(name)
     if str(name) in shipped_heads():
         return shipped_heads()[str(name)]
-    patterns = [CONFIG, TENSORS, PICKLED]
+    patterns = [CONFIG, TENSORS, PICKLED, ACCEPTANCE]
     return Path(snapshot_download(str(name), revision=revision, allow_patterns=patterns))
 
 

@@ -16,6 +16,7 @@ from ...decoding.state import BatchState
 from ...decoding.timing import Stopwatch
 from ...decoding.traits import AttentionPattern
 from ..trimmed import UNSCORED
+from .acceptance import AcceptanceHead
 from .model import HeadModel
 
 
@@ -31,12 +32,20 @@ class HeadReader:
         stopwatch: gets the seconds of its forwards.
         chunk: places per forward, or None.
         phase: what they count as.
+        acceptance: gives the signal `expected`; None: there is none.
     """
 
     takes_trees = True
 
-    def __init__(self, head: HeadModel, stopwatch: Stopwatch, chunk: int | None = None, phase: str = "draft") -> None:
-        self.head, self.device = head, head.device
+    def __init__(
+        self,
+        head: HeadModel,
+        stopwatch: Stopwatch,
+        chunk: int | None = None,
+        phase: str = "draft",
+        acceptance: AcceptanceHead | None = None,
+    ) -> None:
+        self.head, self.acceptance, self.device = head, acceptance, head.device
         self.vocabulary = head.config.vocabulary
         self.stopwatch, self.chunk, self.phase = stopwatch, chunk, phase
         self.lengths: list[int] = []  # places read with features, by row
@@ -44,6 +53,7 @@ class HeadReader:
         self.pending: list[Tensor] = []  # by row, (n, features): seen and still to be read
         self.seen: Sequence[Tensor] = ()
         self.hidden = torch.empty(0, device=self.device)  # (A, F, H) fed back for the places read last
+        self.scored = self.hidden  # (A, F, H) what their logits are made of
 
     @property
     def is_ready(self) -> bool:
@@ -103,6 +113,13 @@ class HeadReader:
         self.hidden, normed = self._read(tokens, self.hidden)
         return self._logits(normed)[:, 0]
 
+    def signals(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """(A,) `expected` at the place scored last, if it is among the names."""
+        if self.acceptance is None or "expected" not in names:
+            return {}
+        with self.stopwatch.measure("draft"):
+            return {"expected": self.acceptance(self.scored[:, 0])}
+
     def feed_nodes(self, tokens: Tensor, parents: Tensor, region: TreeRegion) -> Tensor:
         """Read nodes of a tree with what the head gave back at their parents; (A, F, V) logits."""
         self.hidden, normed = self._read(tokens, torch.take_along_dim(self.hidden, parents[..., None], dim=1), region)
@@ -122,6 +139,7 @@ class HeadReader:
 
     def _logits(self, normed: Tensor) -> Tensor:
         """(A, F, V) float32 scores; tokens outside the draft vocabulary get none."""
+        self.scored = normed
         with self.stopwatch.measure(self.phase):
             scores = self.head.logits(normed).float()
         if self.head.config.draft_vocab_size == self.vocabulary:

@@ -56,6 +56,9 @@ def train_head_command(
     held_out: Annotated[float, typer.Option(help="Share of texts that are not trained on.")] = _USUAL.held_out,
     precision: Annotated[str, typer.Option(help="Of training: float32 or bfloat16.")] = _USUAL.precision,
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = _USUAL.checkpoint_every,
+    acceptance_epochs: Annotated[
+        int, typer.Option(help="Times that texts are read to foresee acceptance; 0: no acceptance head.")
+    ] = _USUAL.acceptance_epochs,
     seed: Seed = _USUAL.seed,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -110,4 +113,8 @@ def _show(report: HeadReport, console: Console) -> None:
     table.add_row("steps", str(report.steps))
     table.add_row("loss by epoch", ", ".join(f"{loss:.3f}" for loss in report.losses))
     table.add_row("greedy drafts right, by length", ", ".join(f"{share:.3f}" for share in report.survival))
+    if report.acceptance is not None:
+        told = report.acceptance
+        table.add_row("error of foreseen acceptance", f"{told.error:.3f}")
+        table.add_row("bits of acceptance foreseen", f"{told.bits:.3f} of {told.entropy:.3f}")
     console.print(table)

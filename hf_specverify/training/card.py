@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..drafting.heads import HeadConfig
+from ..drafting.heads.acceptance import ACCEPTANCE
 from ..hub.records import is_hub_id
 from .settings import HeadTraining
 
@@ -45,6 +46,13 @@ def write_card(
         ("answers in them", f"written by the target itself ({temperatures}), as far as prompts were given"),
         ("steps in a row", f"{settings.unroll}"),
     ]
+    foreseen = report.acceptance
+    told = [] if foreseen is None else [
+        f"Beside it `{ACCEPTANCE}` is a small network on the head's output that estimates how likely its next token is",
+        f"accepted, 1 - TV(p, q) at temperature 1. In the same texts its mean error is {foreseen.error:.3f}, and it",
+        f"tells {foreseen.bits:.3f} of the {foreseen.entropy:.3f} bits of whether a token is accepted.",
+        "",
+    ]  # fmt: skip
     survival = [f"| {place} | {share:.3f} |" for place, share in enumerate(report.survival, 1)]
     lines = [
         "---", "library_name: hf_specverify", "pipeline_tag: text-generation", *base, *licences,
@@ -55,7 +63,7 @@ def write_card(
         "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), "", *said,
         f"Of places in {report.held_out} texts that it was not trained on, the share at which greedy drafts of so many",
         "tokens are the target's own choice throughout:", "",
-        "| tokens | share |", "|---|---|", *survival, "",
+        "| tokens | share |", "|---|---|", *survival, "", *told,
         "```python",
         "import hf_specverify as sv", "",
         'head = sv.FeatureHead.from_pretrained("FOLDER", target)',

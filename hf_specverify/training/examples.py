@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,11 @@ class Examples:
             window.sort(key=lambda index: self.lengths[index])
             batches += [window[begin : begin + size] for begin in range(0, len(window), size)]
         return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
+
+    def held_out_batches(self) -> Iterator[Example]:
+        """Those that are not trained on."""
+        for begin in range(0, len(self.held_out), self.settings.batch_size):
+            yield self.batch(self.held_out[begin : begin + self.settings.batch_size])
 
     def batch(self, texts: Sequence[int]) -> Example:
         """Read some texts."""

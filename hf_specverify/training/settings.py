@@ -75,6 +75,9 @@ class HeadTraining:
     checkpoint_every: int = 100
     """Steps between two checkpoints, where an interrupted training goes on."""
 
+    acceptance_epochs: int = 1
+    """Times that every text is read to learn, with the finished head, what will be accepted; 0 leaves that out."""
+
     seed: int = 0
     """Of the order of texts, of sampled answers, and of weights that begin at random."""
 
@@ -82,6 +85,7 @@ class HeadTraining:
         for name in _COUNTS:
             self._check_integer(name, 1)
         self._check_integer("seed", 0)
+        self._check_integer("acceptance_epochs", 0)
         self._check_integer("max_length", self.unroll + 3)
         self._check_number("step_decay", 0, 1)
         self._check_number("learning_rate", 0, 1)

@@ -13,12 +13,14 @@ import torch
 from rich.progress import Progress
 
 from ..command_output import progress_bar
-from ..drafting.heads import save_head
+from ..drafting.heads import AcceptanceHead, HeadModel, save_head
+from ..drafting.heads.acceptance import save_acceptance
 from ..drafting.heads.weights import layers_of
+from .acceptance import RATE, AcceptanceQuality, acceptance_loss, judge, new_acceptance_head
 from .card import write_card
 from .examples import Examples, count_draft_ids
 from .features import write_features
-from .optimising import Optimising
+from .optimising import Optimising, head_loss, survival_shares
 from .settings import HeadTraining
 from .start import new_head
 from .store import Store, check_same, write_json
@@ -39,6 +41,7 @@ class HeadReport:
         steps: of the optimiser.
         losses: mean loss of every epoch.
         survival: share of held-out places at which greedy drafts of 1, 2, … tokens are the target's choice throughout.
+        acceptance: how well the acceptance head predicts on held-out texts; None where there is none.
     """
 
     folder: str
@@ -49,6 +52,7 @@ class HeadReport:
     steps: int
     losses: tuple[float, ...]
     survival: tuple[float, ...]
+    acceptance: AcceptanceQuality | None = None
 
 
 def train_head(
@@ -69,9 +73,10 @@ def train_head(
     """Train a feature head, and write it to a folder that `FeatureHead.from_pretrained` loads (EAGLE-3, 2503.01840).
 
     The target answers prompts (or texts are taken as they are), reads all of it once, and what it thought is kept on
-    disk. The head then learns to draft several tokens in a row, each from its own output of the step before. A run that
-    was interrupted goes on where it was when it is called with the same arguments: its files are in `out/training`,
-    and may be removed in the end. The target is only called.
+    disk. The head then learns to draft several tokens in a row, each from its own output of the step before, and a
+    small network learns from the finished head what will be accepted. A run that was interrupted goes on where it was
+    when it is called with the same arguments: its files are in `out/training`, and may be removed in the end. The
+    target is only called.
 
     Args:
         target: a Transformers causal language model, in eval mode.
@@ -102,14 +107,17 @@ def train_head(
         layers, features = layers_of(head.config, target), Store(work, "features")
         advance = _stage(bars, "the target reads the texts", files)
         write_features(target, layers, settings.kept, Store(work, "texts"), features, files, advance)
-        run = Optimising(head, settings, work / "checkpoint.pt")
+        path = work / "checkpoint.pt"
+        run = Optimising(head, head_loss(head, settings), settings, path, settings.epochs, settings.learning_rate)
         examples = Examples(features, files, draft_ids, head.config.vocabulary, settings, run.device)
         if not examples.train:
             raise ValueError("prompts, texts, own: there is only one text to learn from; allowed are two or more")
         advance = _stage(bars, "the head learns", settings.epochs * examples.steps_per_epoch, run.step)
         losses = run.train(examples, advance, on_step)
-        survived = run.survival(examples)
+        survived = survival_shares(head, examples, settings.unroll)
+        acceptance, quality = _learn_acceptance(head, examples, settings, work, bars)
     save_head(head.to(torch.bfloat16), folder)
+    save_acceptance(acceptance, folder)
     report = HeadReport(
         folder=str(folder),
         parameters=sum(part.numel() for part in head.parameters()),
@@ -119,6 +127,7 @@ def train_head(
         steps=run.step,
         losses=tuple(losses),
         survival=tuple(survived),
+        acceptance=quality,
     )
     record = {"settings": settings.as_json(), "result": {**asdict(report), "folder": folder.name}}
     write_json(folder / RECORD, record)
@@ -126,6 +135,22 @@ def train_head(
         write_card(head.config, layers, settings, report, licence, about), encoding="utf-8"
     )
     return report
+
+
+def _learn_acceptance(
+    head: HeadModel, examples: Examples, settings: HeadTraining, work: Path, bars: Progress
+) -> tuple[AcceptanceHead | None, AcceptanceQuality | None]:
+    """The acceptance head of a head that has learned, and how well it predicts."""
+    epochs = settings.acceptance_epochs
+    if not epochs:
+        return None, None
+    acceptance = new_acceptance_head(head, settings.seed)
+    # With another number of epochs every step has another learning rate, so such a checkpoint is not gone on from.
+    path = work / f"acceptance-{epochs}.pt"
+    run = Optimising(acceptance, acceptance_loss(acceptance, head, settings), settings, path, epochs, RATE)
+    advance = _stage(bars, "its acceptance head learns", epochs * examples.steps_per_epoch, run.step)
+    run.train(examples, advance, None)
+    return acceptance, judge(acceptance, head, examples, settings.unroll)
 
 
 def _prepare(
@@ -178,11 +203,15 @@ def _check(
 def _identity(
     target: Any, prompts: Sequence[str], texts: Sequence[str], own: int, settings: HeadTraining
 ) -> dict[str, Any]:
-    """What the files of a run depend on, JSON values."""
+    """What the files of a run depend on, JSON values.
+
+    The acceptance head is not among them: it comes after all else, so a finished run may still get one, or another.
+    """
     said = {name: hashlib.sha256(json.dumps(list(values)).encode()).hexdigest()
             for name, values in (("prompts", prompts), ("texts", texts))}  # fmt: skip
     model = {"class": type(target).__name__, "parameters": target.num_parameters(), "dtype": str(target.dtype)}
-    return {**settings.as_json(), **said, "own": own, "target": model}
+    depends = {name: value for name, value in settings.as_json().items() if name != "acceptance_epochs"}
+    return {**depends, **said, "own": own, "target": model}
 
 
 def _made(folder: Path) -> Path:

@@ -44,6 +44,11 @@ class UnrolledKeys:
 
 
 def unroll(head: HeadModel, tokens: Tensor, features: Tensor, steps: int) -> list[Tensor]:
+    """The scores of `unroll_states`, by step k (B, N, D) of token t + 2 + k, over the draft vocabulary."""
+    return [head.logits(states) for states in unroll_states(head, tokens, features, steps)]
+
+
+def unroll_states(head: HeadModel, tokens: Tensor, features: Tensor, steps: int) -> list[Tensor]:
     """Draft `steps` tokens from every place at once, as if each draft had been right.
 
     At place t the first step reads the features of token t and token t + 1, step k the head's own output of the step
@@ -56,19 +61,19 @@ def unroll(head: HeadModel, tokens: Tensor, features: Tensor, steps: int) -> lis
         steps: how many.
 
     Returns:
-        By step k (B, N, D) scores of token t + 2 + k, over the draft vocabulary. The last k places of step k have read
+        By step k (B, N, H) what `HeadModel.logits` scores token t + 2 + k with. The last k places of step k have read
         tokens that don't exist.
     """
     size = tokens.shape[1]
     places = torch.arange(size, device=tokens.device)
     past, own = places[:, None] >= places, places[:, None] == places
-    keys, hidden, scores = UnrolledKeys(), head.fuse(features), []
+    keys, hidden, states = UnrolledKeys(), head.fuse(features), []
     for step in range(steps):
         read = torch.nn.functional.pad(tokens[:, step:], (0, min(step, size)))
         mask = torch.cat([past, *[own] * step], dim=1)
         hidden, normed = head(read, hidden, (places + 1 + step)[None], mask, keys)
-        scores.append(head.logits(normed))
-    return scores
+        states.append(normed)
+    return states
 
 
 def multi_step_loss(scores: Sequence[Tensor], laws: Laws, decay: float) -> Tensor:
@@ -83,7 +88,7 @@ def multi_step_loss(scores: Sequence[Tensor], laws: Laws, decay: float) -> Tenso
     """
     total = scores[0].new_zeros((), dtype=torch.float32)
     for step, part in enumerate(scores):
-        tokens, chances, learn = _at_step(laws.tokens, step), _at_step(laws.chances, step), _at_step(laws.learn, step)
+        tokens, chances, learn = at_step(laws.tokens, step), at_step(laws.chances, step), at_step(laws.learn, step)
         part = part[:, : tokens.shape[1]].float()
         # log q = score - normaliser; the scores are wanted at few tokens, the normaliser over all.
         missing = chances.sum(-1) * part.logsumexp(dim=-1) - (part.gather(-1, tokens) * chances).sum(-1)
@@ -100,14 +105,14 @@ def survival(scores: Sequence[Tensor], laws: Laws) -> tuple[Tensor, Tensor]:
     last = laws.best.shape[1] - len(scores)
     alive = laws.learn[:, 1 : last + 1].clone()
     for step in range(1, len(scores)):
-        alive &= _at_step(laws.learn, step)[:, :last]
+        alive &= at_step(laws.learn, step)[:, :last]
     places, counts = alive.sum(), []
     for step, part in enumerate(scores):
-        alive = alive & (part[:, :last].argmax(dim=-1) == _at_step(laws.best, step)[:, :last])
+        alive = alive & (part[:, :last].argmax(dim=-1) == at_step(laws.best, step)[:, :last])
         counts.append(alive.sum())
     return torch.stack(counts), places
 
 
-def _at_step(values: Tensor, step: int) -> Tensor:
+def at_step(values: Tensor, step: int) -> Tensor:
     """Those after token t + 1 + step, at place t."""
     return values[:, 1 + step :]

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from heads import make_head
 from tokenizing import byte_tokenizer
+from transformers import AutoModelForCausalLM
 
+import hf_specverify as sv
 from hf_specverify import verification
 from hf_specverify.calibrating import CalibrationSamples
+from hf_specverify.drafting.heads import AcceptanceHead
 from hf_specverify.scheduling import CalibrationTable, CostModel
 from hf_specverify.scheduling.cost import Point
 from hf_specverify.scheduling.fingerprint import Fingerprint
@@ -68,6 +72,37 @@ def test_exit_agreement(tmp_path, monkeypatch, capsys):
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[4:]]
     assert rows[1:] == [["2", "1.000", "1.33"], ["3", "1.000", "1.14"]]
     assert float(rows[0][1]) < 0.5
+
+
+def test_head_signals(pair, tmp_path, monkeypatch, capsys):
+    target = AutoModelForCausalLM.from_pretrained(pair[0])
+    head = make_head(target, draft=128)
+    acceptance = AcceptanceHead(head.config.hidden_size).requires_grad_(False)
+    sv.FeatureHead(head, acceptance=acceptance).save_pretrained(tmp_path / "head")
+    (tmp_path / "prompts.txt").write_text("first prompt\nsecond\nthird one\nfourth")
+    arguments = [pair[0], str(tmp_path / "head"), str(tmp_path / "prompts.txt"), "--num-prompts", "4"]
+    arguments += ["--max-new-tokens", "16", "--num-draft-tokens", "2"]
+    run("head_signals.py", *arguments, "--companion", pair[1], monkeypatch=monkeypatch)
+    lines = capsys.readouterr().out.splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    first = {row[0]: row[1:] for row in cells}
+    assert {"expected", "q", "entropy", "S", "A", "expected, q", "S, A", "entropy, S"} <= set(first)
+    sets = {name: float(first[name][1]) for name in ("of the head's law", "and its acceptance head", "of all")}
+    assert sets["of the head's law"] <= sets["and its acceptance head"] <= sets["of all"]
+    said = dict(line.split(" adds ") for line in lines if " adds " in line)
+    for name, gain in (
+        ("The acceptance head", sets["and its acceptance head"] - sets["of the head's law"]),
+        ("The companion", sets["of all"] - sets["and its acceptance head"]),
+    ):
+        assert float(said[name].split()[0]) == pytest.approx(gain, abs=2e-4)
+    assert all(float(first[name][0]) > 0 for name in ("acceptance head", "companion"))
+    assert int(first["acceptance head"][1]) > int(first["companion"][1])  # a forward a token, against one a step
+    run("head_signals.py", *arguments, "--temperature", "0", monkeypatch=monkeypatch)
+    assert "companion" not in capsys.readouterr().out
+    sv.FeatureHead(head).save_pretrained(tmp_path / "head")
+    with pytest.raises(SystemExit):
+        run("head_signals.py", *arguments, monkeypatch=monkeypatch)
+    assert "has no acceptance head" in capsys.readouterr().err
 
 
 def test_mixed_prompts(tmp_path, monkeypatch, capsys):

@@ -145,10 +145,7 @@ def measure(
         on_run: called after each counted run.
     """
     batch_size = min(batch_size, len(prompts))
-    ways = {
-        cell: WayResult(cell.method, 1 if cell.method == STOCK else batch_size)
-        for cell in cells(num_draft_tokens)
-    }
+    ways = {cell: WayResult(cell.method, 1 if cell.method == STOCK else batch_size) for cell in cells(num_draft_tokens)}
     # Ours first: where target and draft do not go together, its message is the one to read.
     for cell, way in reversed(ways.items()):
         run_way(cell, models, prompts[:batch_size], way.batch_size, options | {"max_new_tokens": WARM_UP_TOKENS})

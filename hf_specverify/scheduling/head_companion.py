@@ -27,26 +27,34 @@ class HeadCompanion(Companion):
     """
 
     def __init__(self, head: FeatureHead, call: DraftingCall) -> None:
-        self.reader = head.read_for(call, "companion")
-        self.plan = call.plan.draft_plan(None, history=self.reader.device == call.state.ids.device)
+        self.head = head.read_for(call, "companion")
+        self.plan = call.plan.draft_plan(None, history=self.head.device == call.state.ids.device)
 
     @property
     def is_ready(self) -> bool:
         """Whether the target has read the prompt."""
-        return self.reader.is_ready
+        return self.head.is_ready
 
     def laws(self, state: BatchState, drafts: DraftBatch) -> Tensor:
         """(A, L, V) float32, the head's law at the place of every drafted token, on the target's device."""
-        tokens = drafts.tokens.to(self.reader.device)
-        logits = [self.reader.catch_up(state)]
+        tokens = drafts.tokens.to(self.head.device)
+        logits = [self.head.catch_up(state)]
         for place in range(tokens.shape[1] - 1):
-            logits.append(self.reader.feed(tokens[:, place : place + 1]))
+            logits.append(self.head.feed(tokens[:, place : place + 1]))
         scores = self.plan(torch.stack(logits, dim=1), self._block(state, drafts))
         return scores.softmax(dim=-1).to(state.ids.device)
 
     def see(self, states: Sequence[Tensor], prompt: Sequence[Sequence[Tensor]]) -> None:
         """Take note of the target's hidden states, see `DraftSession.see`."""
-        self.reader.see(states, prompt)
+        self.head.see(states, prompt)
+
+    def commit(self, state: BatchState) -> None:
+        """Take back what was not committed."""
+        self.head.take_back(state)
+
+    def select(self, places: list[int]) -> None:
+        """Keep the active rows at the given places."""
+        self.head.select(places)
 
 
 def start_companion(companion: Any, call: DraftingCall) -> Companion:

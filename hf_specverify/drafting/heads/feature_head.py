@@ -83,10 +83,9 @@ class FeatureHead(DrawingDrafter):
             ValueError: naming the field or tensor that is wrong, or in which head and target differ.
             OSError: if there is no such folder or repository, or a file is missing.
         """
-        folder = find_folder(name_or_folder, revision)
-        head = load_head(folder)
+        head = load_head(name_or_folder, revision=revision)  # by its name, which calibrations say
         check_target(head.config, target)
-        acceptance = load_acceptance(folder, head.config.hidden_size)
+        acceptance = load_acceptance(find_folder(name_or_folder, revision), head.config.hidden_size)
         head.to(input_device(target), dtype or target.dtype)
         take_from_target(head, target)
         if acceptance is not None:  # in its own dtype, which costs nothing and keeps estimates near 1 apart

@@ -53,7 +53,7 @@ def train_head_command(
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of an answer.")] = _USUAL.max_new_tokens,
     temperatures: Annotated[str, typer.Option(help="Of answers, batch by batch in turn; 0 is greedy.")] = "0,0.7",
     generation_batch: Annotated[int, typer.Option(help="Answers written at once.")] = _USUAL.generation_batch,
-    held_out: Annotated[float, typer.Option(help="Share of texts that are not trained on.")] = _USUAL.held_out,
+    held_out: Annotated[float, typer.Option(help="Share of texts that the head is not trained on.")] = _USUAL.held_out,
     precision: Annotated[str, typer.Option(help="Of training: float32 or bfloat16.")] = _USUAL.precision,
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = _USUAL.checkpoint_every,
     acceptance_epochs: Annotated[

@@ -81,8 +81,8 @@ def test_places_and_laws_belong_together(target):  # noqa: F811
 def test_it_learns_and_its_quality_is_reported(schooled, tmp_path):  # noqa: F811
     """A head that can draft a quarter of all tokens is right at some places; its acceptance head says at which."""
     settings = replace(
-        SMALL, epochs=3, learning_rate=1e-2, temperatures=(1.0,), draft_vocab_size=16, held_out=0.2,
-        acceptance_epochs=25, checkpoint_every=1000,
+        SMALL, epochs=3, learning_rate=1e-2, temperatures=(1.0,), draft_vocab_size=16, held_out=0.5,
+        acceptance_epochs=60, checkpoint_every=1000,
     )  # fmt: skip
     seen = []
 
@@ -101,7 +101,7 @@ def test_it_learns_and_its_quality_is_reported(schooled, tmp_path):  # noqa: F81
     assert quality.error == pytest.approx(float((said - accepted).abs().mean()), rel=1e-4)
     assert quality.entropy == pytest.approx(entropy, rel=1e-4)
     assert quality.bits == pytest.approx(entropy - float(missing), abs=1e-4)
-    assert quality.bits > 0.15 > untrained.bits and quality.error < 0.5 * untrained.error, (quality, untrained)
+    assert quality.bits > 0.1 > untrained.bits and quality.error < 0.5 * untrained.error, (quality, untrained)
     record = json.loads((tmp_path / "training.json").read_text())["result"]
     assert record["acceptance"]["bits"] == quality.bits
     assert f"{quality.bits:.3f} of the {quality.entropy:.3f} bits" in (tmp_path / "README.md").read_text()
@@ -109,7 +109,7 @@ def test_it_learns_and_its_quality_is_reported(schooled, tmp_path):  # noqa: F81
 
 
 def test_an_interrupted_stage_goes_on_to_the_last_bit(target, tmp_path):  # noqa: F811
-    settings = replace(SMALL, acceptance_epochs=2)
+    settings = replace(SMALL, acceptance_epochs=6)
     whole = train(target, tmp_path / "whole", settings)
     steps = []
     for at in (4, 3):  # a checkpoint every two steps
@@ -117,7 +117,7 @@ def test_an_interrupted_stage_goes_on_to_the_last_bit(target, tmp_path):  # noqa
             patch.setattr(stage, "read_places", failing(read_places, at))
             train(target, tmp_path / "parts", settings, on_step=lambda step, loss: steps.append(step))
         assert not (tmp_path / "parts" / ACCEPTANCE).exists()
-    saved = torch.load(tmp_path / "parts" / "training" / "acceptance-2.pt", weights_only=True)
+    saved = torch.load(tmp_path / "parts" / "training" / "acceptance-6.pt", weights_only=True)
     assert saved["step"] == 4
     parts = train(target, tmp_path / "parts", settings, on_step=lambda step, loss: steps.append(step))
     assert steps == list(range(1, whole.steps + 1))  # the head was trained once

@@ -24,7 +24,8 @@ def test_a_table_reads_back_and_says_what_it_is(shipped, tmp_path):
     assert shipped.folder.is_relative_to(PLACE)
     origin = table.origin
     for role, model in origin.models.items():
-        assert model.id and model.vocabulary_sha256 and model.weights_sha256, role
+        assert model.id and model.weights_sha256, role
+        assert model.vocabulary_sha256 or model.architecture == "HeadModel", role  # a head has no tokenizer of its own
     assert origin.figures.entropy > 0 and set(origin.figures.positions)
     assert origin.data["name"] and len(origin.data["sha256"]) == 64
     assert origin.command.startswith("specverify calibrate ")

@@ -47,6 +47,8 @@ def test_the_tables_are_in_the_wheel(wheel):
     assert "hf_specverify/hub/shipped.py" in names
     assert "hf_specverify/py.typed" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"hf_specverify"}
+    heads = {path.relative_to(ROOT).as_posix() for path in (ROOT / "hf_specverify" / "shipped_heads").rglob("*.*")}
+    assert len(heads) > 2 and heads <= names
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "hf_specverify").rglob("*.py")}
     assert modules <= names
 

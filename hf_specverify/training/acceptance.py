@@ -1,4 +1,7 @@
-"""The acceptance head: what the head's own output says of its acceptance, learnt once the head stays as it is."""
+"""The acceptance head: what the head's own output says of its acceptance, learnt once the head stays as it is.
+
+It learns from texts that the head was not trained on (`Examples.unknown_to_the_head`).
+"""
 
 from __future__ import annotations
 

@@ -66,8 +66,9 @@ class HeadTraining:
     kept: int = 64
     """Tokens of each of the target's laws that are kept, the likeliest."""
 
-    held_out: float = 0.03
-    """Share of the texts that is not trained on, for the acceptance that is reported; at least one text."""
+    held_out: float = 0.1
+    """Share of the texts that the head is not trained on, for the acceptance that is reported, and for its acceptance
+    head, which learns from half of them; at least two texts."""
 
     precision: str = "float32"
     """Of the training's matrix products: `float32`, or `bfloat16`, which is faster where the processor has it."""
@@ -75,8 +76,9 @@ class HeadTraining:
     checkpoint_every: int = 100
     """Steps between two checkpoints, where an interrupted training goes on."""
 
-    acceptance_epochs: int = 1
-    """Times that every text is read to learn, with the finished head, what will be accepted; 0 leaves that out."""
+    acceptance_epochs: int = 20
+    """Times that half of the held-out texts are read to learn, with the finished head, what will be accepted; 0 leaves
+    that out."""
 
     seed: int = 0
     """Of the order of texts, of sampled answers, and of weights that begin at random."""

@@ -144,7 +144,7 @@ def _learn_acceptance(
     epochs = settings.acceptance_epochs
     if not epochs:
         return None, None
-    acceptance = new_acceptance_head(head, settings.seed)
+    acceptance, examples = new_acceptance_head(head, settings.seed), examples.unknown_to_the_head()
     # With another number of epochs every step has another learning rate, so such a checkpoint is not gone on from.
     path = work / f"acceptance-{epochs}.pt"
     run = Optimising(acceptance, acceptance_loss(acceptance, head, settings), settings, path, epochs, RATE)

@@ -105,6 +105,29 @@ def test_head_signals(pair, tmp_path, monkeypatch, capsys):
     assert "has no acceptance head" in capsys.readouterr().err
 
 
+def test_head_drafts(pair, tmp_path, monkeypatch, capsys):
+    target = AutoModelForCausalLM.from_pretrained(pair[0])
+    sv.FeatureHead(make_head(target, draft=128)).save_pretrained(tmp_path / "head")
+    (tmp_path / "prompts.txt").write_text("first prompt\nsecond")
+    arguments = [
+        pair[0],
+        str(tmp_path / "head"),
+        str(tmp_path / "prompts.txt"),
+        "--max-new-tokens",
+        "9",
+        "--repeats",
+        "1",
+    ]
+    run("head_drafts.py", *arguments, monkeypatch=monkeypatch)
+    lines = capsys.readouterr().out.splitlines()
+    rows = {row[0]: row[1:] for row in ([cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:])}
+    names = ["chain of 1", "chain of 2", "chain of 3", "chain, auto", "tree of 4", "tree of 4, cut", "tree of 12"]
+    assert list(rows) == [*names, "tree of 12, cut"]
+    assert all(float(row[0]) >= 1 and float(row[3].split(",")[0]) > 0 for row in rows.values())
+    scored = {name: float(row[1]) for name, row in rows.items()}
+    assert 0 < scored["chain of 1"] < scored["chain of 3"] < scored["tree of 12"]
+
+
 def test_mixed_prompts(tmp_path, monkeypatch, capsys):
     chat = [{"category": "stem", "turns": [f"question {n}", "more"]} for n in range(4)]
     chat.insert(1, {"category": "translation", "turns": ["no chat"]})

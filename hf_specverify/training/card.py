@@ -50,8 +50,8 @@ def write_card(
     told = [] if foreseen is None else [
         f"Beside it `{ACCEPTANCE}` is a small network on the head's output that estimates how likely its next token is",
         "accepted, 1 - TV(p, q) at temperature 1. It learned from half of these texts; in the other half its mean",
-        f"error is {foreseen.error:.3f}, and it tells {foreseen.bits:.3f} of the {foreseen.entropy:.3f} bits of whether",
-        "a token is accepted.",
+        f"error is {foreseen.error:.3f}, and it tells {foreseen.bits:.3f} of the {foreseen.entropy:.3f} bits of",
+        "whether a token is accepted.",
         "",
     ]  # fmt: skip
     survival = [f"| {place} | {share:.3f} |" for place, share in enumerate(report.survival, 1)]

@@ -133,6 +133,8 @@ def demo(
 
       specverify demo --dtype bfloat16 --batch-size 2
 
+      specverify demo --draft head:smollm2-135m-instruct
+
       specverify demo --prompts questions.jsonl --temperature 1 --json > result.json
     """
     from hf_specverify.benchmark.demo import DemoOptions, run_demo

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .benchmark.drafts import LOOKUP
+from .benchmark.drafts import LOOKUP, head_name
 from .benchmark.environment import load_model
 from .command_options import Companion, CompanionQuantization, DraftQuantization, Dtype, Json, Quiet
 from .command_output import clean_stdout, print_json
+from .drafting.heads import load_head
 from .hub.comparing import compare_models
 from .hub.shipped import ShippedTable, shipped_tables
 
 
 def tables_command(
     target: Annotated[str | None, typer.Option(help="Target model: Hub id or folder.")] = None,
-    draft: Annotated[str | None, typer.Option(help="Draft model: Hub id or folder, or 'lookup'.")] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(help="Draft model: Hub id or folder, or 'lookup', or 'head:' and those of a feature head."),
+    ] = None,
     companion: Companion = None,
     dtype: Dtype = "bfloat16",
     draft_quantization: DraftQuantization = "none",
@@ -42,11 +47,7 @@ def tables_command(
     given = {"target": (target, "none"), "draft": (draft, draft_quantization)}
     given["companion"] = (companion, companion_quantization)
     with clean_stdout(as_json):
-        models = {
-            role: None if name == LOOKUP else load_model(name, dtype, how)
-            for role, (name, how) in given.items()
-            if name is not None
-        }
+        models = {role: _load(name, dtype, how) for role, (name, how) in given.items() if name is not None}
         rows = [_row(shipped, models) for shipped in shipped_tables()]
     if as_json:
         print_json(rows)
@@ -54,6 +55,14 @@ def tables_command(
         print(*(row["name"] for row in rows if row["fits"] is not False), sep="\n")
     else:
         _show(rows, Console())
+
+
+def _load(name: str, dtype: str, form: str) -> Any:
+    """A model, or the network of a feature head; None for lookup."""
+    if name == LOOKUP:
+        return None
+    place = head_name(name)
+    return load_model(name, dtype, form) if place is None else load_head(place).to(dtype=getattr(torch, dtype))
 
 
 def _row(shipped: ShippedTable, models: Mapping[str, Any]) -> dict[str, Any]:

@@ -215,6 +215,15 @@ def test_calibrate_says_which_models_it_saw(models):
     assert lookup.origin.drafting["max_matching_ngram_size"] == 3
 
 
+def test_a_table_of_drafts_without_a_model_is_not_one_of_a_draft_model(models):
+    lookup = sv.calibrate(
+        models["target"], sv.PromptLookup(1), [tiny.prompts(2)], num_draft_tokens=3, max_new_tokens=12, do_sample=False
+    )
+    check_models(lookup, {"target": models["target"], "draft": None})
+    with pytest.raises(ValueError, match="made with drafts of PromptLookup, which has no draft model"):
+        check_models(lookup, {"target": models["target"], "draft": models["draft"]})
+
+
 @pytest.fixture
 def shelf(table, models, tmp_path, monkeypatch):
     """Shipped tables: of these models for two kinds of text, and of others."""

@@ -43,3 +43,7 @@ def test_it_drafts_what_its_target_says(pair):
         ours = target.generate(**inputs, assistant_model=head, num_draft_tokens=3, **options)
     assert torch.equal(plain.sequences, ours.sequences)
     assert ours.speculation.tokens_per_target_pass > 1.2  # an untrained head: 1.0
+    options["do_sample"] = True
+    with sv.enabled(target):  # its own shipped calibration is found by the kind of text
+        ours = target.generate(**inputs, assistant_model=head, verify_length="auto", calibration="chat", **options)
+    assert ours.speculation.schedule == "auto"

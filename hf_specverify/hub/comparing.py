@@ -41,6 +41,7 @@ def compare_models(
 ) -> tuple[str, ...]:
     """As `check_models`, but return what it would warn of."""
     noted: list[str] = []
+    _check_that_drafts_have_a_model(table, models)
     for role, saved in table.origin.models.items():
         if role not in models or (role == "companion" and not asks_companion(table)):
             continue
@@ -59,6 +60,16 @@ def compare_models(
                 )
             noted.append(line)
     return tuple(noted)
+
+
+def _check_that_drafts_have_a_model(table: CalibrationTable, models: Mapping[str, Any]) -> None:
+    """Refuse a table of a drafter without a model, such as prompt lookup, for a draft model or head."""
+    origin = table.origin
+    if origin.drafting is not None and origin.draft is None and models.get("draft") is not None:
+        raise ValueError(
+            f"calibration: it was made with drafts of {origin.drafting.get('drafter')}, which has no draft model, and "
+            "there is one here; allowed: a calibration made with it (specverify calibrate)"
+        )
 
 
 def asks_companion(table: CalibrationTable) -> bool:

@@ -23,9 +23,16 @@ from hf_specverify.benchmark.runs import pad_token_id
 from hf_specverify.scheduling import CostModel
 
 
-def ways(target: Any, head: str, costs: CostModel) -> dict[str, dict[str, Any]]:
+def load_head(name: str, target: Any, packed: bool, **options: Any) -> sv.FeatureHead:
+    head = sv.FeatureHead.from_pretrained(name, target, **options)
+    if packed:
+        sv.pack_weights(head)
+    return head
+
+
+def ways(target: Any, name: str, packed: bool, costs: CostModel) -> dict[str, dict[str, Any]]:
     """Arguments of `generate` by what they are called; plain decoding has none."""
-    chain = sv.FeatureHead.from_pretrained(head, target)
+    chain = load_head(name, target, packed)
     found: dict[str, dict[str, Any]] = {"plain": {}}
     for length in (1, 2, 3):
         found[f"chain of {length}"] = {"assistant_model": chain, "num_draft_tokens": length}
@@ -33,7 +40,7 @@ def ways(target: Any, head: str, costs: CostModel) -> dict[str, dict[str, Any]]:
         "assistant_model": chain, "num_draft_tokens": 4, "verify_length": "auto", "costs": costs,
     }  # fmt: skip
     for width, nodes in ((2, 4), (4, 12)):
-        tree = sv.FeatureHead.from_pretrained(head, target, tree=sv.DynamicTree(width, nodes))
+        tree = load_head(name, target, packed, tree=sv.DynamicTree(width, nodes))
         options = {"assistant_model": tree, "num_draft_tokens": 3, "verification": "traversal"}
         found[f"tree of {nodes}"] = options
         found[f"tree of {nodes}, cut"] = {**options, "verify_length": "goodput", "costs": costs}
@@ -48,21 +55,25 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--packed", action="store_true", help="all ways with weights ordered for the processor")
     arguments = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(arguments.target, padding_side="left")
     target = AutoModelForCausalLM.from_pretrained(arguments.target, dtype=torch.float32).eval()
+    if arguments.packed:
+        sv.pack_weights(target)
     pad = pad_token_id(target, tokenizer)
     texts = read_prompts(arguments.prompts)[: arguments.batch_size]
     inputs = encode_chunk(chat_encoder(tokenizer), texts, pad, target.device)
     options = {"do_sample": False, "pad_token_id": pad, "return_dict_in_generate": True}
-    head = sv.FeatureHead.from_pretrained(arguments.head, target)
+    head = load_head(arguments.head, target, arguments.packed)
     costs = CostModel.profile(
         target, head, batch_sizes=sorted({1, len(texts)}), tokens=(1, 2, 4, 8, 13), context=inputs["input_ids"].shape[1]
     )
     seconds: dict[str, list[float]] = {}
     figures: dict[str, str] = {}
+    given_ways = ways(target, arguments.head, arguments.packed, costs)
     for turn in range(arguments.repeats + 1):
-        for name, given in ways(target, arguments.head, costs).items():
+        for name, given in given_ways.items():
             begin = time.perf_counter()
             limit = arguments.max_new_tokens if turn else 8  # the first turn warms up
             with sv.enabled(target):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .drafting import Drafter, DraftModel, DynamicTree, EarlyExit, FeatureHead, PromptLookup
     from .drafting.trimmed import trim_vocabulary
     from .integration import SpeculativeDecoding, SpeculativeOutput, disable, enable, enabled
+    from .packing import pack_weights, unpack_weights
     from .report import SpeculationReport
     from .training import HeadReport, HeadTraining, train_head
     from .verification import get_verifier, register_verifier, verifiers
@@ -27,6 +28,7 @@ _PLACES = {
     "drafting": ("DraftModel", "Drafter", "DynamicTree", "EarlyExit", "FeatureHead", "PromptLookup"),
     "drafting.trimmed": ("trim_vocabulary",),
     "integration": ("SpeculativeDecoding", "SpeculativeOutput", "disable", "enable", "enabled"),
+    "packing": ("pack_weights", "unpack_weights"),
     "report": ("SpeculationReport",),
     "training": ("HeadReport", "HeadTraining", "train_head"),
     "verification": ("get_verifier", "register_verifier", "verifiers"),
@@ -58,9 +60,11 @@ __all__ = [
     "first_divergence",
     "get_verifier",
     "make_companion",
+    "pack_weights",
     "register_verifier",
     "train_head",
     "trim_vocabulary",
+    "unpack_weights",
     "verifiers",
 ]
 

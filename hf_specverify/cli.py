@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .command_options import Dtype, Json, Quiet
+from .command_options import DTYPE_HELP, Json, Quiet
 from .command_output import clean_stdout, print_json
 
 DEBUG = "--debug"
@@ -118,7 +118,9 @@ def demo(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 96,
     num_draft_tokens: Annotated[int, typer.Option(min=1, help="Draft tokens per step.")] = 3,
     repeats: Annotated[int, typer.Option(min=1, help="Measured runs of each way.")] = 3,
-    dtype: Dtype = "float32",
+    dtype: Annotated[
+        str | None, typer.Option(help=f"{DTYPE_HELP} Default: float32+packed on a CPU that has it, else float32.")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -137,7 +139,7 @@ def demo(
 
       specverify demo --prompts questions.jsonl --temperature 1 --json > result.json
     """
-    from hf_specverify.benchmark.demo import DemoOptions, run_demo
+    from hf_specverify.benchmark.demo import DemoOptions, run_demo, usual_dtype
 
     options = DemoOptions(
         target=target,
@@ -148,7 +150,7 @@ def demo(
         max_new_tokens=max_new_tokens,
         num_draft_tokens=num_draft_tokens,
         repeats=repeats,
-        dtype=dtype,
+        dtype=usual_dtype() if dtype is None else dtype,
     )
     with clean_stdout(as_json):
         result = run_demo(options, Console(quiet=as_json), Console(stderr=True, quiet=quiet), stream=not quiet)

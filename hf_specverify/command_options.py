@@ -33,7 +33,8 @@ AnyDraftOrNone = Annotated[str | None, typer.Option(help=ANY_DRAFT_HELP)]
 Companion = Annotated[
     str | None, typer.Option(help="Companion: Hub id or folder of a model, or 'head:' and those of a feature head.")
 ]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
+DTYPE_HELP = "float32, bfloat16 or float16; '+packed' behind it: weights are ordered for the processor (CPU)."
+Dtype = Annotated[str, typer.Option(help=DTYPE_HELP)]
 DraftQuantization = Annotated[
     str,
     typer.Option(help=f"{QUANTIZATION_HELP} Of early exit only none and none+trim:N; of lookup and heads only none."),

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .command_options import Dtype, Json, Quiet
+from .command_options import Json, Quiet
 from .command_output import clean_stdout, print_json
 from .companions import CompanionReport, make_companion
 
@@ -20,7 +20,7 @@ def companion_command(
     out: Annotated[Path, typer.Option(help="Folder of the companion; new or empty.")],
     method: Annotated[str, typer.Option(help="nf4, fp4, int8 (bitsandbytes), layers or bf16.")] = "nf4",
     num_layers: Annotated[int | None, typer.Option(help="For 'layers': the first so many.")] = None,
-    dtype: Dtype = "bfloat16",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "bfloat16",
     revision: Annotated[str | None, typer.Option(help="The draft's branch, tag or commit on the Hub.")] = None,
     text: Annotated[Path | None, typer.Option(help="Text file to compare draft and companion on.")] = None,
     push: Annotated[str | None, typer.Option(help="Hub repository to upload the folder to.")] = None,

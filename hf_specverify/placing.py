@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from transformers.distributed import DistributedConfig
 
 from .benchmark.drafts import LOOKUP, load_companion, load_draft
-from .benchmark.environment import check_dtype, load_model
+from .benchmark.environment import as_dtype_says, load_model, parse_dtype
 from .decoding.traits import input_device
 from .sharding import Team
 
@@ -99,11 +99,12 @@ class Placement:
             options["device_map"] = self.device_map if by_name else _plan("device_map", self.device_map, AUTOMATIC)
         else:
             return load_model(name, dtype, device=_as_device("device", self.device) or team.device)
-        return AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype), **options).eval()
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=parse_dtype(dtype)[0], **options).eval()
+        return as_dtype_says(model, dtype)
 
     def load(self, models: ModelNames, dtype: str, team: Team) -> tuple[Any, Any, Any]:
         """Load target, draft (or make a drafter) and companion (None where there is none)."""
-        check_dtype(dtype)
+        parse_dtype(dtype)
         target = self.load_target(models.target, dtype, team)
         device = _as_device("draft_device", self.draft_device) or input_device(target)
         draft = load_draft(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from .benchmark.drafts import LOOKUP, head_name
-from .benchmark.environment import load_model
+from .benchmark.environment import load_model, parse_dtype
 from .command_options import Companion, CompanionQuantization, DraftQuantization, Dtype, Json, Quiet
 from .command_output import clean_stdout, print_json
 from .drafting.heads import load_head
@@ -62,7 +61,7 @@ def _load(name: str, dtype: str, form: str) -> Any:
     if name == LOOKUP:
         return None
     place = head_name(name)
-    return load_model(name, dtype, form) if place is None else load_head(place).to(dtype=getattr(torch, dtype))
+    return load_model(name, dtype, form) if place is None else load_head(place).to(dtype=parse_dtype(dtype)[0])
 
 
 def _row(shipped: ShippedTable, models: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tokenizing import byte_tokenizer
 from transformers import AutoModelForCausalLM
 
 import hf_specverify as sv
-from hf_specverify import verification
+from hf_specverify import pack_weights, verification
 from hf_specverify.calibrating import CalibrationSamples
 from hf_specverify.drafting.heads import AcceptanceHead
 from hf_specverify.scheduling import CalibrationTable, CostModel
@@ -105,7 +105,29 @@ def test_head_signals(pair, tmp_path, monkeypatch, capsys):
     assert "has no acceptance head" in capsys.readouterr().err
 
 
-def test_head_drafts(pair, tmp_path, monkeypatch, capsys):
+def test_packed_passes(pair, monkeypatch, capsys):
+    packed = []
+    monkeypatch.setattr(sv, "pack_weights", lambda model: packed.append(pack_weights(model)))
+    run(
+        "packed_passes.py",
+        pair[0],
+        "--batch-size",
+        "1",
+        "2",
+        "--tokens",
+        "3",
+        "--repeats",
+        "2",
+        monkeypatch=monkeypatch,
+    )
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[:2] for row in rows] == [["1", "3"], ["2", "3"]]
+    assert all(float(cell) > 0 for row in rows for cell in [*row[2:4], *row[4].split(",")])
+    assert len(packed) == 4 and all(packed)
+
+
+@pytest.mark.parametrize("packed", [[], ["--packed"]])
+def test_head_drafts(pair, tmp_path, packed, monkeypatch, capsys):
     target = AutoModelForCausalLM.from_pretrained(pair[0])
     sv.FeatureHead(make_head(target, draft=128)).save_pretrained(tmp_path / "head")
     (tmp_path / "prompts.txt").write_text("first prompt\nsecond")
@@ -117,6 +139,7 @@ def test_head_drafts(pair, tmp_path, monkeypatch, capsys):
         "9",
         "--repeats",
         "1",
+        *packed,
     ]
     run("head_drafts.py", *arguments, monkeypatch=monkeypatch)
     lines = capsys.readouterr().out.splitlines()

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from transformers import AutoTokenizer, TextStreamer
@@ -19,9 +20,22 @@ from hf_specverify.benchmark.demo_models import REPO_ID, smollm2_folder
 from hf_specverify.benchmark.demo_prompts import BUILT_IN, STREAMED, PromptGroup
 from hf_specverify.benchmark.demo_runs import DemoModels, WayResult, cells, measure
 from hf_specverify.benchmark.drafts import LOOKUP, LOOKUP_NGRAM, exit_layers, head_name, load_draft
-from hf_specverify.benchmark.environment import DTYPES, describe_environment, load_model
+from hf_specverify.benchmark.environment import (
+    PACKED,
+    default_device,
+    describe_environment,
+    load_model,
+    parse_dtype,
+)
 from hf_specverify.benchmark.prompts import read_prompts
 from hf_specverify.benchmark.runs import neutral_generation, pad_token_id
+from hf_specverify.packing import packed_dtypes
+
+
+def usual_dtype() -> str:
+    """The demo's dtype where none is asked for: float32, packed where it runs on a CPU that has ordered products."""
+    packs = default_device().type == "cpu" and torch.float32 in packed_dtypes()
+    return "float32" + PACKED * packs
 
 
 @dataclass(frozen=True)
@@ -61,8 +75,7 @@ class DemoOptions:
                 raise ValueError(f"{name}={getattr(self, name)}; allowed: an integer >= 1")
         if not 0 <= self.temperature < math.inf:
             raise ValueError(f"temperature={self.temperature}; allowed: 0 (greedy) or a positive number")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype={self.dtype!r}; allowed: {', '.join(DTYPES)}")
+        parse_dtype(self.dtype)
         if exit_layers(self.draft) is not None:  # stock drafts in the target's own forward, where passes are counted
             raise ValueError(f"draft={self.draft!r}; allowed: a draft model, 'lookup' or 'head:FOLDER'")
         head_name(self.draft)

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from hf_specverify.benchmark.demo_prompts import PromptGroup
 from hf_specverify.benchmark.demo_runs import WayResult
+from hf_specverify.benchmark.environment import PACKED
 from hf_specverify.benchmark.settings import OURS, PLAIN, STOCK
 
 NAMES = {PLAIN: "plain", STOCK: "stock", OURS: "hf_specverify"}
@@ -24,6 +25,8 @@ TIES = (
     "Half-precision block and single-token forwards round differently, so near-ties between two tokens can fall either "
     "way; --dtype float32 is the check."
 )
+
+ORDERED = "+packed: every way runs with weights ordered for this processor, see sv.pack_weights."
 
 
 def group_table(group: PromptGroup, ways: Sequence[WayResult], greedy: bool) -> Table:
@@ -64,12 +67,11 @@ def group_values(group: PromptGroup, ways: Sequence[WayResult], greedy: bool, to
 
 def notes(groups: Sequence[PromptGroup], results: Sequence[Sequence[WayResult]], greedy: bool, dtype: str) -> list[str]:
     """Return what a reader must know to read the tables right."""
-    if not greedy:
-        return [LEGEND, SAMPLED]
     differ = any(
         way.identical < len(group.prompts) for group, ways in zip(groups, results, strict=True) for way in ways
     )
-    return [LEGEND, TIES] if differ and dtype != "float32" else [LEGEND]
+    ties = greedy and differ and not dtype.startswith("float32")
+    return [LEGEND, *[ORDERED] * dtype.endswith(PACKED), *[SAMPLED] * (not greedy), *[TIES] * ties]
 
 
 def _identity(way: WayResult, count: int) -> str:

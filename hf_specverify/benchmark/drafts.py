@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hf_specverify.benchmark.environment import load_model, parse_form, tokens_to_keep
+from hf_specverify.benchmark.environment import as_dtype_says, load_model, parse_dtype, parse_form, tokens_to_keep
 from hf_specverify.drafting import Drafter, EarlyExit, FeatureHead, PromptLookup
 
 LOOKUP = "lookup"
@@ -149,8 +149,9 @@ def load_companion(
 
 
 def _load_head(place: str, target: Any, dtype: str, device: torch.device | None) -> FeatureHead:
-    head = FeatureHead.from_pretrained(place, target, dtype=getattr(torch, dtype))
+    head = FeatureHead.from_pretrained(place, target, dtype=parse_dtype(dtype)[0])
     head.head.to(device or head.head.device)
+    as_dtype_says(head, dtype)
     return head
 
 

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 from hf_specverify.benchmark.prompts import read_prompts
 from hf_specverify.companions import cut_layers
 from hf_specverify.drafting.trimmed import trim_vocabulary
+from hf_specverify.packing import pack_weights
 
 _PACKAGES = ("hf_specverify", "torch", "transformers", "bitsandbytes")
 
@@ -52,6 +53,9 @@ def default_device() -> torch.device:
 
 
 DTYPES = ("float32", "bfloat16", "float16")
+PACKED = "+packed"
+"""Behind a dtype: linear layers keep their weights ordered for the processor, see `pack_weights`."""
+
 QUANTIZATIONS = ("none", "nf4", "int8")
 CUTS = ("layers", "trim")
 
@@ -106,7 +110,7 @@ def load_model(
 
     Args:
         name: Hub id or folder.
-        dtype: of the weights, or of what quantization leaves alone.
+        dtype: of the weights, or of what quantization leaves alone; "+packed" behind it packs them, see `parse_dtype`.
         form: "none" | "nf4" | "int8" (the last two need bitsandbytes), then what is cut, see `parse_form`.
         device: where to; None is the first GPU where there is one, else the CPU.
         trim_text: where `form` trims, a file to count tokens in, see `tokens_to_keep`.
@@ -119,24 +123,36 @@ def load_model(
     model = _load(name, dtype, quantization, device or default_device())
     if "layers" in cuts:
         model = cut_layers(model, cuts["layers"])
-    if "trim" not in cuts:
-        return model
-    return trim_vocabulary(model, cuts["trim"], **tokens_to_keep(trim_text, name))
+    if "trim" in cuts:
+        model = trim_vocabulary(model, cuts["trim"], **tokens_to_keep(trim_text, name))
+    return as_dtype_says(model, dtype)
 
 
-def check_dtype(dtype: str) -> None:
-    """Refuse a name of no dtype.
+def as_dtype_says(model: Any, dtype: str) -> Any:
+    """The model or head, its weights packed if its dtype says so.
 
     Raises:
-        ValueError: naming those that are allowed.
+        ValueError: if no layer can be packed.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype={dtype!r}; allowed: {', '.join(DTYPES)}")
+    if parse_dtype(dtype)[1]:
+        pack_weights(model)
+    return model
+
+
+def parse_dtype(text: str) -> tuple[torch.dtype, bool]:
+    """Split "float32+packed" into the dtype and whether weights are packed, see `pack_weights`.
+
+    Raises:
+        ValueError: naming what is allowed.
+    """
+    name = text.removesuffix(PACKED)
+    if name not in DTYPES:
+        raise ValueError(f"dtype={text!r}; allowed: {', '.join(DTYPES)}, and on a CPU '{PACKED}' behind them")
+    return getattr(torch, name), name != text
 
 
 def _load(name: str, dtype: str, quantization: str, device: torch.device) -> Any:
-    check_dtype(dtype)
-    options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
+    options: dict[str, Any] = {"dtype": parse_dtype(dtype)[0]}
     if quantization == "none":
         return AutoModelForCausalLM.from_pretrained(name, **options).to(device).eval()
     options["quantization_config"] = _quantization_config(quantization)

@@ -15,7 +15,7 @@ from hf_specverify.benchmark.drafts import (
     exit_layers,
     head_name,
 )
-from hf_specverify.benchmark.environment import DTYPES, parse_form
+from hf_specverify.benchmark.environment import parse_dtype, parse_form
 from hf_specverify.config import SpeculationConfig
 
 SCHEDULES = {
@@ -127,7 +127,7 @@ class BenchSettings:
             if not 0 <= value < 1:
                 raise ValueError(f"stock_confidences contains {value}; allowed: numbers from 0 to below 1")
         _check_integer("lookup_ngram", self.lookup_ngram, minimum=1)
-        _check_choice("dtype", self.dtype, DTYPES)
+        parse_dtype(self.dtype)
         for name in ("draft_quantization", "companion_quantization"):
             parse_form(getattr(self, name), name)
         if max(self.batch_sizes) > self.num_prompts:

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from ..decoding.traits import input_device
+from ..packing import Packable, PackedLinear
 from .kept_ids import Text, check_ids, choose_ids, special_ids
 from .shared_copy import shared_copy
 
+_PLAIN = (nn.Linear, PackedLinear)  # heads whose rows are their weight's
 _BASIS = 64  # unit vectors sent through a quantised head together
 # Probability 0 at any temperature, and still a number: where processors forbid all kept tokens, a law is left.
 UNSCORED = -1e30
@@ -68,7 +70,7 @@ def trim_vocabulary(
     trimmed.all_tied_weights_keys = {
         key: value for key, value in tied.items() if not key.startswith(own) and not value.startswith(own)
     }
-    _compare(draft, trimmed, exact=type(head) is nn.Linear)
+    _compare(draft, trimmed, exact=type(head) in _PLAIN)
     object.__setattr__(trimmed, "trimmed_from", draft)  # no submodule of it
     return trimmed
 
@@ -91,7 +93,7 @@ def _mark(model: Any, kept: Tensor, size: int) -> None:
     model.kept_ids, model.save_pretrained = kept, _refuse_saving
 
 
-class KeptHead(nn.Module):
+class KeptHead(Packable):
     """Rows of a head, (n, H), and of its bias, if any."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -104,9 +106,10 @@ class KeptHead(nn.Module):
     def of(cls, head: nn.Module, kept: Tensor, dtype: torch.dtype) -> KeptHead:
         """The kept rows of a linear layer, whatever form its weights have."""
         weight = getattr(head, "weight", None)
-        if type(head) is nn.Linear and isinstance(weight, Tensor) and weight.device.type != "meta":
+        if type(head) in _PLAIN and isinstance(weight, Tensor) and weight.device.type != "meta":
             rows = kept.to(weight.device)
-            return cls(head.weight[rows].clone(), None if head.bias is None else head.bias[rows].clone())
+            own: Tensor | None = getattr(head, "bias", None)
+            return cls(weight[rows].clone(), None if own is None else own[rows].clone())
         # Quantised or offloaded weights: what the layer does to unit vectors says what its rows are.
         width = int(head.in_features)  # type: ignore[arg-type]
         device = weight.device if isinstance(weight, Tensor) and weight.device.type != "meta" else torch.device("cpu")
@@ -120,7 +123,7 @@ class KeptHead(nn.Module):
         """(…, H) -> (…, n)."""
         # As one matrix: a CPU takes 100 times as long with frozen bf16 weights and the last positions' strided view.
         flat = hidden.to(self.weight.device).reshape(-1, hidden.shape[-1])
-        return nn.functional.linear(flat, self.weight, self.bias).view(*hidden.shape[:-1], -1)
+        return self.product(flat, self.weight, self.bias).view(*hidden.shape[:-1], -1)
 
 
 class _Scatter:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP
 
+from ...packing import Packable
 from .config import HeadConfig
 
 
@@ -20,7 +21,7 @@ class Keys(Protocol):
         """Take in those of new places, (B, heads, n, head size); return those that attention reads."""
 
 
-class HeadModel(nn.Module):
+class HeadModel(Packable):
     """One decoder layer that reads the target's features and its own last hidden state in turn.
 
     At place t it reads token t + 1 together with the fused hidden states of the target at token t, and scores token
@@ -110,7 +111,7 @@ class HeadModel(nn.Module):
 
     def logits(self, normed: Tensor) -> Tensor:
         """(…, D) scores of the draft vocabulary."""
-        return F.linear(normed, self.lm_head)
+        return self.product(normed, self.lm_head)
 
 
 class Norm(nn.RMSNorm):

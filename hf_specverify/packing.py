@@ -148,6 +148,11 @@ def unpack_weights(model: Any) -> int:
     return len({layer for _, layer in packed})
 
 
+def described_dtype(model: nn.Module) -> str:
+    """A model's dtype, and whether its weights are packed: what the time of its passes depends on."""
+    return f"{model.dtype}{', packed' * any(map(_is_packed, model.modules()))}"
+
+
 @cache
 def packed_dtypes() -> tuple[torch.dtype, ...]:
     """Those that this processor has ordered products for: none without oneDNN, bfloat16 where it is fast."""

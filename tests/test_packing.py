@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import warnings
 
 import pytest
 import tiny
@@ -12,6 +13,8 @@ from torch import nn
 import hf_specverify as sv
 from hf_specverify.benchmark.environment import load_model, parse_dtype
 from hf_specverify.packing import PackedLinear, PackedProduct, packed_dtypes
+from hf_specverify.scheduling import CostModel, costs_of_a_call
+from hf_specverify.scheduling.fingerprint import Fingerprint
 
 pytestmark = pytest.mark.skipif(torch.float32 not in packed_dtypes(), reason="no oneDNN")
 
@@ -221,6 +224,32 @@ def test_a_trimmed_head_and_a_feature_head_pack_their_scoring_rows():
     torch.testing.assert_close(head.logits(torch.ones(1, 2, 32)), scores)
     sv.unpack_weights(head)
     assert not isinstance(head.product, PackedProduct)
+
+
+def test_costs_of_a_packed_model_are_costs_of_its_own(tmp_path):
+    target, options = tiny.make_model("llama"), {"batch_sizes": (1,), "tokens": (1, 2), "context": 8, "repeats": 1}
+    CostModel.profile(target, **options).save(tmp_path / "plain.json")
+    sv.pack_weights(target)
+    with pytest.warns(UserWarning, match="dtype of the target is 'torch.float32, packed'"):
+        CostModel.load(tmp_path / "plain.json", {"target": target})
+    costs = CostModel.profile(target, **options)
+    assert costs.fingerprint.covers(Fingerprint.of({"target": target}))
+    sv.unpack_weights(target)
+    assert not costs.fingerprint.covers(Fingerprint.of({"target": target}))
+
+
+def test_costs_are_measured_again_for_a_target_that_was_packed_since(monkeypatch):
+    monkeypatch.setattr(costs_of_a_call, "LAZY_SECONDS", 0.1)
+    target, draft = tiny.make_model("llama"), tiny.make_model("llama", seed=5)
+    sv.enable(target)
+    options = {"assistant_model": draft, "verify_length": "auto", "max_new_tokens": 3, "do_sample": False}
+    for change, measures in ((None, True), (None, False), (sv.pack_weights, True), (sv.unpack_weights, False)):
+        if change is not None:
+            change(target)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            target.generate(**tiny.prompts(1), **options)
+        assert any("measuring the models once" in str(warning.message) for warning in caught) is measures
 
 
 def test_dtypes_say_whether_weights_are_packed(tmp_path):

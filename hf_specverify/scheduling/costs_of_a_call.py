@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ..hub.costs import fitting_costs
+from ..packing import described_dtype
 from .cost import CostModel
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 LAZY_SECONDS = 20.0  # for costs that are measured in the first call, because none were given
 LAZY_TOKENS = (1, 2, 4, 8)
 
-_MEASURED: WeakKeyDictionary[Any, dict[tuple[int, str, str], CostModel]] = WeakKeyDictionary()
+_MEASURED: WeakKeyDictionary[Any, dict[tuple[int, str, str, str], CostModel]] = WeakKeyDictionary()
 
 
 def costs_of(config: SpeculationConfig, drafter: Drafter, companion_model: Any, call: DraftingCall) -> CostModel:
@@ -54,7 +55,7 @@ def _measured(draft: Any, companion_model: Any, call: DraftingCall) -> CostModel
             "costs=None: a tensor-parallel target is in several processes, which would measure different costs and no "
             "longer run the same forwards; allowed: a CostModel, or the path of a saved one"
         )
-    key = (call.state.batch_size, _kind(draft), _kind(companion_model))
+    key = (call.state.batch_size, _kind(call.target), _kind(draft), _kind(companion_model))
     measured = _MEASURED.setdefault(call.target, {})
     if key not in measured:
         warnings.warn(
@@ -73,4 +74,8 @@ def _measured(draft: Any, companion_model: Any, call: DraftingCall) -> CostModel
 
 def _kind(model: Any) -> str:
     """What the cost of a model's forwards depends on."""
-    return "" if model is None else f"{type(model).__name__} {model.num_parameters()} {model.dtype} {model.device}"
+    return (
+        ""
+        if model is None
+        else f"{type(model).__name__} {model.num_parameters()} {described_dtype(model)} {model.device}"
+    )

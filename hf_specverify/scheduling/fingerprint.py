@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..decoding.traits import input_device
+from ..packing import described_dtype
 
 _NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version", "dtype")  # the dtype is a field of its own
 
@@ -19,8 +20,8 @@ class Fingerprint:
     """Where costs were measured.
 
     Attributes:
-        machine: device, processor, cores, threads, versions, and the dtype of every model. If one differs, so may the
-            costs.
+        machine: device, processor, cores, threads, versions, and the dtype of every model, with whether its weights
+            are packed. If one differs, so may the costs.
         models: by role, a hash of configuration and size. If one differs, the costs are another model's.
     """
 
@@ -37,7 +38,7 @@ class Fingerprint:
         target = next(iter(models.values()), None)
         device = torch.device("cpu") if target is None else input_device(target)
         machine: dict[str, Any] = {**describe_environment(device), "cores": os.cpu_count()}
-        machine |= {f"dtype of the {role}": str(model.dtype) for role, model in models.items()}
+        machine |= {f"dtype of the {role}": described_dtype(model) for role, model in models.items()}
         return cls(machine, {role: model_hash(model) for role, model in models.items()})
 
     def covers(self, other: Fingerprint) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .packing import can_be_packed
 from .scheduling.auto import AutoSchedule
 from .scheduling.calibration import CalibrationTable
 from .scheduling.call_costs import CallCosts
@@ -14,6 +15,8 @@ from .scheduling.simulate import simulated_rates
 
 LONGEST = 8
 WORTH = 1.05  # below this expected gain the advice is not to speculate
+BLOCK = 4  # tokens whose pass is compared with that of one
+DEAR_BLOCK = 1.25  # from this ratio on packed weights are named
 COMPANION_BITS = 0.02  # a companion that tells less than this is not worth its pass
 
 
@@ -104,7 +107,10 @@ def explain(
     schedule.started = True  # what a step brings; reading the prompt comes once
     expectations = tuple(_expectation(schedule, calibration, size, context) for size in batch_sizes)
     acceptance = float(schedule.acceptance()[0])
-    advice = _advice(placements, expectations, acceptance, mean is not None, companion is not None, companion_bits)
+    advice = [
+        *_advice(placements, expectations, acceptance, mean is not None, companion is not None, companion_bits),
+        *_advice_on_packing(target, costs, context),
+    ]
     return Explanation(placements, acceptance, mean is not None, expectations, tuple(advice))
 
 
@@ -161,6 +167,17 @@ def _advice(
         verdict = "leave it out" if companion_bits < COMPANION_BITS else "it may pay at large batches with cheap drafts"
         advice.append(f"The companion adds {companion_bits:.3f} bits: {verdict}.")
     return advice
+
+
+def _advice_on_packing(target: Any, costs: CostModel, context: int) -> list[str]:
+    """On a CPU: whether a block costs much more than a token, and what may help."""
+    ratio = costs.latency(BLOCK, 1, context) / costs.latency(1, 1, context)
+    if ratio < DEAR_BLOCK or not can_be_packed(target):
+        return []
+    return [
+        f"A target pass over {BLOCK} tokens costs {ratio:.1f} times one over a single token: try "
+        "`sv.pack_weights(target)`, here `--dtype float32+packed`."
+    ]
 
 
 def _advice_on_modes(expectation: Expectation) -> list[str]:

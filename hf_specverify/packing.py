@@ -148,6 +148,11 @@ def unpack_weights(model: Any) -> int:
     return len({layer for _, layer in packed})
 
 
+def can_be_packed(model: nn.Module) -> bool:
+    """Whether `pack_weights` would change anything."""
+    return any(type(layer) is nn.Linear and _packable(layer) for layer in model.modules())
+
+
 def described_dtype(model: nn.Module) -> str:
     """A model's dtype, and whether its weights are packed: what the time of its passes depends on."""
     return f"{model.dtype}{', packed' * any(map(_is_packed, model.modules()))}"

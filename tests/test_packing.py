@@ -12,8 +12,10 @@ from torch import nn
 
 import hf_specverify as sv
 from hf_specverify.benchmark.environment import load_model, parse_dtype
+from hf_specverify.explain import explain
 from hf_specverify.packing import PackedLinear, PackedProduct, packed_dtypes
 from hf_specverify.scheduling import CostModel, costs_of_a_call
+from hf_specverify.scheduling.cost import Point
 from hf_specverify.scheduling.fingerprint import Fingerprint
 
 pytestmark = pytest.mark.skipif(torch.float32 not in packed_dtypes(), reason="no oneDNN")
@@ -250,6 +252,16 @@ def test_costs_are_measured_again_for_a_target_that_was_packed_since(monkeypatch
             warnings.simplefilter("always")
             target.generate(**tiny.prompts(1), **options)
         assert any("measuring the models once" in str(warning.message) for warning in caught) is measures
+
+
+@pytest.mark.parametrize(("block", "packed", "named"), [(2.0, False, True), (1.1, False, False), (2.0, True, False)])
+def test_advice_names_packing_where_blocks_are_dear(block, packed, named):
+    target = tiny.make_model("llama")
+    if packed:
+        sv.pack_weights(target)
+    points = [Point("target", 256, 1, tokens, seconds) for tokens, seconds in ((1, 0.1), (4, 0.1 * block), (9, 0.4))]
+    advice = explain(target, costs=CostModel(points, Fingerprint({}, {})), batch_sizes=(1,)).advice
+    assert any("pass over 4 tokens costs 2.0 times" in line and "pack_weights" in line for line in advice) is named
 
 
 def test_dtypes_say_whether_weights_are_packed(tmp_path):

@@ -20,8 +20,9 @@ _ROWS = 16  # what the layout is chosen for: the rows of a verified block; more 
 class PackedProduct:
     """`torch.nn.functional.linear` that keeps the weight ordered for the processor.
 
-    The ordered copy is made at the first use, and again when the weight is another one or has changed. Where it can't
-    be used (gradients are wanted, another device or dtype, autocast) the product is the usual one.
+    The ordered copy is made at the first use, and again when the weight is another one or has changed, but for changes
+    through its `.data`, which PyTorch does not count. Where it can't be used (gradients are wanted, another device or
+    dtype, autocast) the product is the usual one.
     """
 
     def __init__(self) -> None:
@@ -96,7 +97,8 @@ def pack_weights(model: Any) -> int:
     """Let a model's linear layers multiply with weights that are ordered for the processor once, not at every pass.
 
     For models on a CPU. Verification gains most: there a pass over a few tokens costs 1.5 to 2 times one over a single
-    token otherwise. Logits change by rounding only. The ordered copies take the memory of the layers once more.
+    token otherwise. Logits change by rounding only. The ordered copies take the memory of the layers once more, from
+    the first pass on. Weights that change are ordered anew; after changes through `.data` call it again.
     `unpack_weights` undoes it.
 
     Args:
@@ -115,7 +117,7 @@ def pack_weights(model: Any) -> int:
         if name and type(layer) is nn.Linear and _packable(layer):
             made[layer] = made.get(layer) or PackedLinear(layer)
             module.set_submodule(name, made[layer])
-        elif isinstance(layer, Packable) and _on_cpu(next(layer.parameters())):
+        elif isinstance(layer, PackedLinear | Packable) and _on_cpu(next(layer.parameters())):
             layer.product = PackedProduct()
     packed = sum(_is_packed(layer) for layer in module.modules())
     if not packed:
@@ -180,7 +182,8 @@ def _module(model: Any) -> nn.Module:
 
 def _packable(layer: nn.Linear) -> bool:
     hooked = layer._forward_hooks or layer._forward_pre_hooks or "forward" in layer.__dict__
-    return not hooked and _on_cpu(layer.weight)
+    # Weights of a class of their own (sharded, quantised) are multiplied in its way.
+    return not hooked and type(layer.weight) is nn.Parameter and _on_cpu(layer.weight)
 
 
 def _on_cpu(weight: Tensor) -> bool:

@@ -85,6 +85,16 @@ def test_changed_weights_are_ordered_anew():
     torch.testing.assert_close(nn.Sequential(layer).double()(x.double()), torch.zeros(2, 3).double())
 
 
+def test_after_changes_through_data_packing_again_orders_anew():
+    model = nn.Sequential(nn.Linear(5, 3, bias=False))
+    sv.pack_weights(model)
+    x = torch.ones(1, 5)
+    model(x)
+    model[0].weight.data.fill_(1)
+    sv.pack_weights(model)
+    assert model(x).tolist() == [[5, 5, 5]]
+
+
 def test_the_same_ordered_copy_serves_until_the_weight_changes(monkeypatch):
     product, weight, made = PackedProduct(), torch.randn(3, 5), []
     reorder = torch.ops.mkldnn._reorder_linear_weight
@@ -151,10 +161,16 @@ def test_layers_with_hooks_or_another_forward_or_class_are_left_alone():
     hooked, replaced, plain = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
     hooked.register_forward_hook(lambda module, arguments, output: output + 1)
     replaced.forward = lambda x: x
-    model = nn.ModuleList([hooked, replaced, plain, Other(2, 2), nn.Linear(2, 2).double()])
+
+    class Sharded(nn.Parameter):
+        pass
+
+    sharded = nn.Linear(2, 2)
+    sharded.weight = Sharded(torch.ones(2, 2))
+    model = nn.ModuleList([hooked, replaced, plain, Other(2, 2), nn.Linear(2, 2).double(), sharded])
     before = list(model)
     assert sv.pack_weights(model) == 1
-    assert [after is layer for after, layer in zip(model, before, strict=True)] == [True, True, False, True, True]
+    assert [after is layer for after, layer in zip(model, before, strict=True)] == [True, True, False, True, True, True]
 
 
 @pytest.mark.parametrize("model", [nn.ModuleList([nn.Linear(2, 2).half()]), nn.ReLU(), nn.Linear(2, 2, device="meta")])

@@ -126,7 +126,7 @@ def test_packed_passes(pair, monkeypatch, capsys):
     assert len(packed) == 4 and all(packed)
 
 
-@pytest.mark.parametrize("packed", [[], ["--packed"]])
+@pytest.mark.parametrize("packed", [["--batch-size", "1"], ["--packed", "--temperature", "1"]])
 def test_head_drafts(pair, tmp_path, packed, monkeypatch, capsys):
     target = AutoModelForCausalLM.from_pretrained(pair[0])
     sv.FeatureHead(make_head(target, draft=128)).save_pretrained(tmp_path / "head")
@@ -144,8 +144,8 @@ def test_head_drafts(pair, tmp_path, packed, monkeypatch, capsys):
     run("head_drafts.py", *arguments, monkeypatch=monkeypatch)
     lines = capsys.readouterr().out.splitlines()
     rows = {row[0]: row[1:] for row in ([cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:])}
-    names = ["chain of 1", "chain of 2", "chain of 3", "chain, auto", "tree of 4", "tree of 4, cut", "tree of 12"]
-    assert list(rows) == [*names, "tree of 12, cut"]
+    trees = [f"tree of {nodes}{cut}" for nodes in (4, 7, 12) for cut in ("", ", cut")]
+    assert list(rows) == ["chain of 1", "chain of 2", "chain of 3", "chain, auto", *trees]
     assert all(float(row[0]) >= 1 and float(row[3].split(",")[0]) > 0 for row in rows.values())
     scored = {name: float(row[1]) for name, row in rows.items()}
     assert 0 < scored["chain of 1"] < scored["chain of 3"] < scored["tree of 12"]

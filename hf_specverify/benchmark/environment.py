@@ -147,7 +147,7 @@ def parse_dtype(text: str) -> tuple[torch.dtype, bool]:
     """
     name = text.removesuffix(PACKED)
     if name not in DTYPES:
-        raise ValueError(f"dtype={text!r}; allowed: {', '.join(DTYPES)}, and on a CPU '{PACKED}' behind them")
+        raise ValueError(f"dtype={text!r}; allowed: {', '.join(map(repr, DTYPES))}, and on a CPU '{PACKED}' behind")
     return getattr(torch, name), name != text
 
 

@@ -176,7 +176,7 @@ def _advice_on_packing(target: Any, costs: CostModel, context: int) -> list[str]
         return []
     return [
         f"A target pass over {BLOCK} tokens costs {ratio:.1f} times one over a single token: try "
-        "`sv.pack_weights(target)`, here `--dtype float32+packed`."
+        f"`sv.pack_weights(target)`, in commands `--dtype {str(target.dtype).removeprefix('torch.')}+packed`."
     ]
 
 

@@ -26,7 +26,8 @@ class PackedProduct:
     """
 
     def __init__(self) -> None:
-        self._kept: tuple[tuple[Any, ...], Tensor] | None = None
+        # What it was made from, the ordered copy, and the weight: while that is held no other gets its address.
+        self._kept: tuple[tuple[Any, ...], Tensor, Tensor] | None = None
 
     def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """(…, in), (out, in) and (out,) to (…, out)."""
@@ -40,9 +41,9 @@ class PackedProduct:
         made_from = (weight.data_ptr(), version, weight.dtype, weight.shape)
         kept = self._kept
         if kept is None or kept[0] != made_from:
-            # In one assignment, so that another thread sees the old pair or the new one.
-            kept = (made_from, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _ROWS))
-            self._kept = kept
+            source = weight.detach()
+            # In one assignment, so that another thread sees the old ones or the new ones.
+            kept = self._kept = (made_from, torch.ops.mkldnn._reorder_linear_weight(source, _ROWS), source)
         return kept[1]
 
     def __deepcopy__(self, memo: Any) -> PackedProduct:

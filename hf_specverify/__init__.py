@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .config import SpeculationConfig
     from .diagnostics import Diagnosis, DiagnosisSamples, diagnose, first_divergence
     from .drafting import Drafter, DraftModel, DynamicTree, EarlyExit, FeatureHead, PromptLookup
+    from .drafting.int8_copy import int8_copy
     from .drafting.trimmed import trim_vocabulary
     from .integration import SpeculativeDecoding, SpeculativeOutput, disable, enable, enabled
     from .packing import pack_weights, unpack_weights
@@ -26,6 +27,7 @@ _PLACES = {
     "config": ("SpeculationConfig",),
     "diagnostics": ("Diagnosis", "DiagnosisSamples", "diagnose", "first_divergence"),
     "drafting": ("DraftModel", "Drafter", "DynamicTree", "EarlyExit", "FeatureHead", "PromptLookup"),
+    "drafting.int8_copy": ("int8_copy",),
     "drafting.trimmed": ("trim_vocabulary",),
     "integration": ("SpeculativeDecoding", "SpeculativeOutput", "disable", "enable", "enabled"),
     "packing": ("pack_weights", "unpack_weights"),
@@ -59,6 +61,7 @@ __all__ = [
     "enabled",
     "first_divergence",
     "get_verifier",
+    "int8_copy",
     "make_companion",
     "pack_weights",
     "register_verifier",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-QUANTIZATION_HELP = "none, nf4 or int8 (bitsandbytes), +layers:N, +trim:N."
+QUANTIZATION_HELP = "none, nf4 or int8 (bitsandbytes), int8-copy (CPU), +layers:N, +trim:N."
 
 ANY_DRAFT_HELP = (
     "Draft model: Hub id or folder, or 'lookup', or 'early-exit:N', the target's first N layers, or 'head:' and the "

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .int8_linear import has_int8_layers
+
 _ROWS = 16  # what the layout is chosen for: the rows of a verified block; more and fewer are served as well
 
 
@@ -157,8 +159,9 @@ def can_be_packed(model: nn.Module) -> bool:
 
 
 def described_dtype(model: nn.Module) -> str:
-    """A model's dtype, and whether its weights are packed: what the time of its passes depends on."""
-    return f"{model.dtype}{', packed' * any(map(_is_packed, model.modules()))}"
+    """A model's dtype, and whether its weights are packed or in int8: what the time of its passes depends on."""
+    packed = ", packed" if any(map(_is_packed, model.modules())) else ""
+    return f"{model.dtype}{packed}{', int8 copy' * has_int8_layers(model)}"
 
 
 @cache

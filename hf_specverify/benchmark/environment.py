@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from hf_specverify.benchmark.prompts import read_prompts
 from hf_specverify.companions import cut_layers
+from hf_specverify.drafting.int8_copy import int8_copy
 from hf_specverify.drafting.trimmed import trim_vocabulary
 from hf_specverify.packing import pack_weights
 
@@ -56,7 +57,10 @@ DTYPES = ("float32", "bfloat16", "float16")
 PACKED = "+packed"
 """Behind a dtype: linear layers keep their weights ordered for the processor, see `pack_weights`."""
 
-QUANTIZATIONS = ("none", "nf4", "int8")
+INT8_COPY = "int8-copy"
+"""The form of an `int8_copy`, which is made after the cuts."""
+
+QUANTIZATIONS = ("none", "nf4", "int8", INT8_COPY)
 CUTS = ("layers", "trim")
 
 
@@ -111,7 +115,7 @@ def load_model(
     Args:
         name: Hub id or folder.
         dtype: of the weights, or of what quantization leaves alone; "+packed" behind it packs them, see `parse_dtype`.
-        form: "none" | "nf4" | "int8" (the last two need bitsandbytes), then what is cut, see `parse_form`.
+        form: "none" | "nf4" | "int8" (both need bitsandbytes) | "int8-copy", then what is cut, see `parse_form`.
         device: where to; None is the first GPU where there is one, else the CPU.
         trim_text: where `form` trims, a file to count tokens in, see `tokens_to_keep`.
 
@@ -125,7 +129,7 @@ def load_model(
         model = cut_layers(model, cuts["layers"])
     if "trim" in cuts:
         model = trim_vocabulary(model, cuts["trim"], **tokens_to_keep(trim_text, name))
-    return as_dtype_says(model, dtype)
+    return int8_copy(model) if quantization == INT8_COPY else as_dtype_says(model, dtype)
 
 
 def as_dtype_says(model: Any, dtype: str) -> Any:
@@ -153,7 +157,7 @@ def parse_dtype(text: str) -> tuple[torch.dtype, bool]:
 
 def _load(name: str, dtype: str, quantization: str, device: torch.device) -> Any:
     options: dict[str, Any] = {"dtype": parse_dtype(dtype)[0]}
-    if quantization == "none":
+    if quantization in ("none", INT8_COPY):
         return AutoModelForCausalLM.from_pretrained(name, **options).to(device).eval()
     options["quantization_config"] = _quantization_config(quantization)
     options["device_map"] = str(device)

@@ -58,9 +58,9 @@ class BenchSettings:
         companion: name or folder of a companion model, or None; companion_quantization: as for the draft.
         temperatures: 0 is greedy; any other value samples from the whole vocabulary at that temperature.
         dtype: of both models' weights ("float32" | "bfloat16" | "float16").
-        draft_quantization: "none" | "nf4" | "int8" (bitsandbytes), then "+layers:N" for the first N layers only and
-            "+trim:N" for a head of N tokens: "nf4+trim:16384". Of an early exit only "none+trim:N", of lookup and
-            feature heads only "none".
+        draft_quantization: "none" | "nf4" | "int8" (bitsandbytes) | "int8-copy", then "+layers:N" for the first N
+            layers only and "+trim:N" for a head of N tokens: "nf4+trim:16384". Of an early exit only "none+trim:N", of
+            lookup and feature heads only "none".
         trim_text: file to count tokens in for "+trim:N"; None keeps the lowest ids.
         repeats: times that every chunk of prompts is measured.
         seed: base of the seeds of all runs.

@@ -48,15 +48,29 @@ def make_runner(model: Any, stopwatch: Stopwatch, phase: str, flags: OutputFlags
         ValueError: if none is; the message names the layer types.
     """
     traits = model_traits(model)
-    # Which layout is exact is a matter of the decoder, which a trimmed model shares with the whole one.
-    whole = getattr(model, "trimmed_from", model)
-    chosen = _CHOSEN.setdefault(whole, {})
-    if traits.attention not in chosen:
-        chosen[traits.attention] = _choose(whole, traits)
-    layout = chosen[traits.attention]
+    layout = _layout_of(model, traits)
     runner = layout.runner(model, traits, stopwatch, phase, flags)
     runner.takes_trees, runner.packs = layout.takes_trees, layout.packs
     return runner
+
+
+def take_layout(copied: Any, model: Any) -> None:
+    """Run a copy in what was found exact for its model: its own rounding would hide what is.
+
+    Raises:
+        ValueError: if nothing is exact for the model.
+    """
+    traits = model_traits(model)
+    _CHOSEN.setdefault(copied, {})[traits.attention] = _layout_of(model, traits)
+
+
+def _layout_of(model: Any, traits: ModelTraits) -> Layout:
+    chosen = _CHOSEN.setdefault(model, {})
+    if traits.attention not in chosen:
+        # Which layout is exact is a matter of the decoder, which a trimmed model shares with the whole one.
+        whole = getattr(model, "trimmed_from", None)
+        chosen[traits.attention] = _choose(model, traits) if whole is None else _layout_of(whole, traits)
+    return chosen[traits.attention]
 
 
 def _choose(model: Any, traits: ModelTraits) -> Layout:

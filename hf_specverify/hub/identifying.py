@@ -7,6 +7,7 @@ from typing import Any
 
 from ..decoding.traits import input_device
 from ..drafting.vocabulary import vocabulary_size
+from ..int8_linear import has_int8_layers
 from . import records
 from .identity import ModelIdentity
 from .vocabularies import tokenizer_hashes, vocabulary_hash_of
@@ -43,7 +44,9 @@ def hub_name(name: str) -> str | None:
 
 
 def quantization_of(model: Any) -> str | None:
-    """How a model's weights are quantised: bitsandbytes' form, or the method's name; None for dense weights."""
+    """How a model's weights are quantised: bitsandbytes' form, the method's name, our own; None for dense weights."""
+    if has_int8_layers(model):
+        return "int8-copy"
     config = getattr(model.config, "quantization_config", None)
     if config is None or not getattr(model, "is_quantized", True):
         return None

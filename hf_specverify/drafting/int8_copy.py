@@ -1,0 +1,105 @@
+"""A model's copy with int8 products, as a draft or companion for CPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ..decoding.probe import take_layout
+from ..decoding.traits import input_device
+from ..int8_linear import Int8Linear, has_int8_layers, int8_is_available
+from ..packing import PackedLinear
+from .shared_copy import shared_copy
+from .trimmed import KeptHead
+from .vocabulary import vocabulary_size
+
+_LINEAR = (nn.Linear, PackedLinear, KeptHead)
+_SAMPLE = (8, 64)  # sequences and tokens that say how large the inputs of layers get
+
+
+def int8_copy(model: Any) -> Any:
+    """A copy of a model whose linear layers multiply in int8, as a draft or companion on a CPU.
+
+    A pass reads a quarter of what float32 weights take. The copy's law is near the model's, not the same, so it is
+    none for a target that is to stay what it is. The model is not changed; embeddings and norms are shared with it,
+    see `shared_copy`. The copy runs here, over random tokens, to see which input channels are large. Trim or cut the
+    model first: `sv.int8_copy(sv.trim_vocabulary(draft))`.
+
+    Args:
+        model: a Transformers causal language model on an x86 CPU, in float32 or bfloat16. Layers of other classes than
+            `nn.Linear`, or with hooks, stay as they are.
+
+    Returns:
+        The copy. It can't be saved: make it again from the model.
+
+    Raises:
+        TypeError: if it is no Transformers model.
+        ValueError: for a model that is elsewhere, of another dtype, an int8 copy already, or without linear layers, or
+            if PyTorch has no int8 products for this processor, or it can't be rolled back (so it can't draft either).
+    """
+    _check(model)
+    copied = shared_copy(model)
+    watched: dict[nn.Module, _Watched] = {}
+    for name, layer in list(copied.named_modules(remove_duplicate=False)):
+        if type(layer) in _LINEAR and not _is_hooked(layer):
+            watched[layer] = watched.get(layer) or _Watched(layer)
+            copied.set_submodule(name, watched[layer])
+    if not watched:
+        raise ValueError(f"model={type(model).__name__}: it has no linear layer; allowed: models that have some")
+    tokens = torch.randint(vocabulary_size(model), _SAMPLE, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        copied(input_ids=tokens, use_cache=False)
+    made = {layer: layer.in_int8() for layer in watched.values()}
+    for name, layer in list(copied.named_modules(remove_duplicate=False)):
+        if isinstance(layer, _Watched):
+            copied.set_submodule(name, made[layer])
+    copied.all_tied_weights_keys = {}  # a head that was tied has its own rows now
+    copied.save_pretrained = _refuse_saving
+    vars(copied).pop("trimmed_from", None)  # it would hold the float weights
+    take_layout(copied, model)
+    return copied
+
+
+class _Watched(nn.Module):
+    """A linear layer, and the largest magnitude that each of its input channels had."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self._layer = (layer,)  # in a tuple, so that it is no submodule
+        self.weight, self.bias = layer.weight, layer.bias
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.largest: Tensor | None = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        largest = input.abs().reshape(-1, input.shape[-1]).amax(0)
+        self.largest = largest if self.largest is None else torch.maximum(self.largest, largest)
+        output: Tensor = self._layer[0](input)
+        return output
+
+    def in_int8(self) -> Int8Linear:
+        return Int8Linear(self.weight, self.bias, self.largest)
+
+
+def _check(model: Any) -> None:
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(f"model={model!r}: allowed is a Transformers causal language model")
+    if not int8_is_available():
+        raise ValueError("int8_copy: this PyTorch has no fbgemm; allowed are x86 processors")
+    if has_int8_layers(model):
+        raise ValueError("model: it is an int8 copy already; allowed is the model that it was made from")
+    if input_device(model).type != "cpu" or model.dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(
+            f"model={type(model).__name__} on {input_device(model).type} in {str(model.dtype).removeprefix('torch.')}: "
+            "allowed are models on a CPU in float32 or bfloat16"
+        )
+
+
+def _is_hooked(layer: nn.Module) -> bool:
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or "forward" in layer.__dict__)
+
+
+def _refuse_saving(*_: Any, **__: Any) -> None:
+    raise ValueError("an int8 copy can't be saved as a model: make it again from the model that it was made from")

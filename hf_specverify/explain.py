@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .drafting.int8_copy import can_be_int8
 from .packing import can_be_packed
 from .scheduling.auto import AutoSchedule
 from .scheduling.calibration import CalibrationTable
@@ -17,6 +18,7 @@ LONGEST = 8
 WORTH = 1.05  # below this expected gain the advice is not to speculate
 BLOCK = 4  # tokens whose pass is compared with that of one
 DEAR_BLOCK = 1.25  # from this ratio on packed weights are named
+DEAR_DRAFT = 0.15  # from this ratio on an int8 copy is
 COMPANION_BITS = 0.02  # a companion that tells less than this is not worth its pass
 
 
@@ -110,6 +112,7 @@ def explain(
     advice = [
         *_advice(placements, expectations, acceptance, mean is not None, companion is not None, companion_bits),
         *_advice_on_packing(target, costs, context),
+        *_advice_on_int8(draft, costs, context),
     ]
     return Explanation(placements, acceptance, mean is not None, expectations, tuple(advice))
 
@@ -177,6 +180,19 @@ def _advice_on_packing(target: Any, costs: CostModel, context: int) -> list[str]
     return [
         f"A target pass over {BLOCK} tokens costs {ratio:.1f} times one over a single token: try "
         f"`sv.pack_weights(target)`, in commands `--dtype {str(target.dtype).removeprefix('torch.')}+packed`."
+    ]
+
+
+def _advice_on_int8(draft: Any, costs: CostModel, context: int) -> list[str]:
+    """On a CPU: whether the draft is dear, and could multiply in int8."""
+    if draft is None or not can_be_int8(draft):
+        return []
+    ratio = costs.latency(1, 1, context, "draft") / costs.latency(1, 1, context)
+    if ratio < DEAR_DRAFT:
+        return []
+    return [
+        f"A draft pass costs {ratio:.2f} of a target pass: try `sv.int8_copy(draft)`, in commands "
+        "`--draft-quantization int8-copy`."
     ]
 
 

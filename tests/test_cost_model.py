@@ -70,17 +70,17 @@ def test_interpolation_by_hand():
         ("target", 0, 3, 3, 3.0), ("target", 0, 3, 9, 6.0),
         ("target", 100, 1, 1, 2.0), ("draft", 0, 1, 1, 0.5), ("companion", 0, 1, 1, 2.0), ("companion", 100, 1, 1, 1.0),
     )  # fmt: skip
-    for tokens, seconds in ((1, 1.0), (0.5, 1.0), (2, 1.5), (4, 2.5), (6, 2.5), (8, 2.5), (9, 3.25), (12, 5.5)):
+    for tokens, seconds in ((1, 1.0), (0.5, 1.0), (2, 4 / 3), (4, 2.0), (6, 2.0), (8, 2.0), (9, 3.0), (12, 6.0)):
         assert found.latency(tokens, 1) == pytest.approx(seconds)
     assert found.latency(12, 3) == pytest.approx(7.5)
     assert found.latency(9, 5) == pytest.approx(6.0)  # beyond the measured batches
-    assert found.latency(9, 2) == pytest.approx((3.25 + 6.0) / 2)
+    assert found.latency(9, 2) == pytest.approx((3.0 + 6.0) / 2)
     assert found.latency(1, 1, context=50) == pytest.approx(1.5)
     assert found.latency(1, 1, context=200) == pytest.approx(3.0)
     assert found.latency(8, 1, context=200) == pytest.approx(3.0)
     assert found.latency(1, 1, 200, "companion") == pytest.approx(1.0)  # does not fall on with the context
     assert found.latency(7, 9, 300, "draft") == 0.5
-    assert found.verify_table(1, 3).tolist() == pytest.approx([1.0, 1.5, 2.0, 2.5])
+    assert found.verify_table(1, 3).tolist() == pytest.approx([1.0, 4 / 3, 5 / 3, 2.0])
     for arguments, name in (((1, 1, 0, "host"), "role"), ((0, 1), "tokens"), ((1, 0), "batch")):
         with pytest.raises(ValueError, match=name):
             found.latency(*arguments)

@@ -17,6 +17,7 @@ import hf_specverify as sv
 from hf_specverify import pack_weights, verification
 from hf_specverify.calibrating import CalibrationSamples
 from hf_specverify.drafting.heads import AcceptanceHead
+from hf_specverify.int8_linear import int8_is_available
 from hf_specverify.scheduling import CalibrationTable, CostModel
 from hf_specverify.scheduling.cost import Point
 from hf_specverify.scheduling.fingerprint import Fingerprint
@@ -149,6 +150,26 @@ def test_head_drafts(pair, tmp_path, packed, monkeypatch, capsys):
     assert all(float(row[0]) >= 1 and float(row[3].split(",")[0]) > 0 for row in rows.values())
     scored = {name: float(row[1]) for name, row in rows.items()}
     assert 0 < scored["chain of 1"] < scored["chain of 3"] < scored["tree of 12"]
+
+
+@pytest.mark.skipif(not int8_is_available(), reason="no fbgemm")
+@pytest.mark.parametrize("more", [[], ["--auto", "--temperature", "1", "--batch-size", "2"]])
+def test_draft_forms(pair, tmp_path, more, monkeypatch, capsys):
+    (tmp_path / "prompts.txt").write_text("first prompt\nsecond\nthird")
+    (tmp_path / "text.txt").write_text("first second third")
+    forms = ["none", "int8-copy", "none+trim:100", "int8-copy+layers:1+trim:100"]
+    arguments = [*pair, str(tmp_path / "prompts.txt"), "--trim-text", str(tmp_path / "text.txt"), "--forms", *forms]
+    run("draft_forms.py", *arguments, "--max-new-tokens", "9", *more, monkeypatch=monkeypatch)
+    plain, *lines = capsys.readouterr().out.splitlines()
+    assert plain.startswith("plain: ")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    lengths = ["3", "auto"] if "--auto" in more else ["3"]
+    assert [row[:2] for row in rows] == [[form, length] for form in forms for length in lengths]
+    fixed = [row for row in rows if row[1] == "3"]
+    assert all(float(row[2]) >= 0 and 0 <= float(row[3]) <= 1 and 1 <= float(row[4]) <= 4 for row in fixed)
+    assert all(float(row[5].split()[0]) > 0 for row in rows)
+    with pytest.raises(SystemExit, match="allowed are none and int8-copy"):
+        run("draft_forms.py", *arguments[:-4], "nf4", monkeypatch=monkeypatch)
 
 
 def test_mixed_prompts(tmp_path, monkeypatch, capsys):

@@ -219,6 +219,15 @@ def test_records_say_that_it_is_one():
     assert 0.25 * whole.size < placed.size < 0.6 * whole.size  # the embeddings are shared, and counted
 
 
+@pytest.mark.parametrize(("share", "copied", "named"), [(0.4, False, True), (0.1, False, False), (0.4, True, False)])
+def test_advice_names_it_where_a_draft_is_dear(share, copied, named):
+    target, draft = tiny.make_model("llama"), tiny.make_model("llama", seed=5)
+    draft = sv.int8_copy(draft) if copied else draft
+    points = [Point("target", 256, 1, 1, 0.1), Point("draft", 256, 1, 1, 0.1 * share)]
+    advice = explain(target, draft, costs=CostModel(points, Fingerprint({}, {})), batch_sizes=(1,)).advice
+    assert any("costs 0.40 of a target pass: try `sv.int8_copy" in line for line in advice) is named
+
+
 def test_commands_name_it_as_a_form(tmp_path):
     assert parse_form("int8-copy+trim:40") == ("int8-copy", {"trim": 40})
     with pytest.raises(ValueError, match="allowed: 'none', 'nf4', 'int8', 'int8-copy'"):

@@ -63,6 +63,15 @@ def int8_copy(model: Any) -> Any:
     return copied
 
 
+def can_be_int8(model: Any) -> bool:
+    """Whether `int8_copy` would take a model; one that is quantised has no layers for it."""
+    try:
+        _check(model)
+    except (TypeError, ValueError):
+        return False
+    return any(type(layer) in _LINEAR and not _is_hooked(layer) for layer in model.modules())
+
+
 class _Watched(nn.Module):
     """A linear layer, and the largest magnitude that each of its input channels had."""
 

@@ -17,9 +17,10 @@ class CostModel:
     """Seconds of a forward by tokens, batch and context (2509.24328, section 4).
 
     A forward that packs its rows costs the sum of their tokens, one that pads them the longest row times their number;
-    schedules count the sum. Along tokens the measured seconds are made non-decreasing, interpolated, and continued with
-    the last slope; below the first point they stay level. Between batch sizes and contexts the result is interpolated;
-    beyond them it is that of the nearest batch, and along contexts it goes on to rise as that of one token per row.
+    schedules count the sum. Along tokens no measurement counts for more than one over more tokens (what disturbs a
+    measurement adds to it); between them it is interpolated, beyond them continued with the last slope, below them
+    level. Between batch sizes and contexts the result is interpolated; beyond them it is that of the nearest batch, and
+    along contexts it goes on to rise as that of one token per row.
 
     Args:
         points: the measurements, at least one.

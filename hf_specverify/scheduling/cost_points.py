@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 ROLES = ("target", "draft", "companion")
 
@@ -43,9 +44,8 @@ class Curve:
 
     def __init__(self, measured: Sequence[Point]) -> None:
         self.tokens = [point.tokens for point in measured]
-        self.seconds: list[float] = []
-        for point in measured:
-            self.seconds.append(max(point.seconds, *self.seconds[-1:]) if self.seconds else point.seconds)
+        # Disturbances only ever add time. So where seconds fall along tokens the earlier ones are too long.
+        self.seconds = list(accumulate((point.seconds for point in reversed(measured)), min))[::-1]
 
     def at(self, tokens: float) -> float:
         """Interpolated; level below the first point, and along the last slope beyond the last."""

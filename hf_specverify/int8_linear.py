@@ -48,7 +48,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """(…, in) to (…, out), in the input's dtype."""
-        x = input.reshape(-1, self.in_features) * self.shrink
+        x = input.reshape(-1, self.in_features).float() * self.shrink
         scale = x.abs().amax(-1, keepdim=True).clamp_min_(_SMALLEST)
         product = getattr(torch.ops.quantized, _PRODUCT)
         y: Tensor = product(x.div_(scale), 1 / _STEPS, _ZERO, self._weights()).mul_(scale)

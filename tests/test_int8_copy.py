@@ -157,6 +157,13 @@ def test_a_trimmed_copy_scores_the_kept_tokens_only():
     assert (logits_of(copied)[..., 60] < -1e20).all()
 
 
+def test_a_retyped_copy_computes_in_its_new_dtype():
+    copied = sv.int8_copy(tiny.make_model("llama"))
+    right = logits_of(copied)
+    found = logits_of(copied.to(torch.bfloat16))
+    assert found.dtype == torch.bfloat16 and relative_error(found.float(), right) < 0.1
+
+
 def test_layers_with_hooks_stay_as_they_are():
     model = tiny.make_model("llama")
     hooked = model.model.layers[0].mlp.up_proj

@@ -112,7 +112,7 @@ def explain(
     advice = [
         *_advice(placements, expectations, acceptance, mean is not None, companion is not None, companion_bits),
         *_advice_on_packing(target, costs, context),
-        *_advice_on_int8(draft, costs, context),
+        *_advice_on_int8(target, draft, costs, context),
     ]
     return Explanation(placements, acceptance, mean is not None, expectations, tuple(advice))
 
@@ -183,16 +183,19 @@ def _advice_on_packing(target: Any, costs: CostModel, context: int) -> list[str]
     ]
 
 
-def _advice_on_int8(draft: Any, costs: CostModel, context: int) -> list[str]:
-    """On a CPU: whether the draft is dear, and could multiply in int8."""
-    if draft is None or not can_be_int8(draft):
+def _advice_on_int8(target: Any, draft: Any, costs: CostModel, context: int) -> list[str]:
+    """On a CPU: whether the draft is dear, and could multiply in int8. Layers of the target, drafting, can't."""
+    if "draft" not in costs.roles or not can_be_int8(draft):
         return []
+    if draft.get_input_embeddings() is target.get_input_embeddings():
+        return []
+    form = f"int8-copy+trim:{len(draft.kept_ids)}" if hasattr(draft, "kept_ids") else "int8-copy"
     ratio = costs.latency(1, 1, context, "draft") / costs.latency(1, 1, context)
     if ratio < DEAR_DRAFT:
         return []
     return [
         f"A draft pass costs {ratio:.2f} of a target pass: try `sv.int8_copy(draft)`, in commands "
-        "`--draft-quantization int8-copy`."
+        f"`--draft-quantization {form}`."
     ]
 
 

@@ -24,8 +24,8 @@ class Int8Linear(nn.Module):
     """x W^T + b with W in int8, a scale for every row of W, and x in 7 bits, a scale for every row of x.
 
     So what a row gives does not depend on the rows beside it. Input channels that are often large are made smaller and
-    their weights larger first, which leaves the product as it is and makes the rounding of x finer (SmoothQuant,
-    2211.10438, §4, with α = ½).
+    their weights larger first, by powers of two, which leaves the product as it is and makes the rounding of x finer
+    (SmoothQuant, 2211.10438, §4, with α = ½).
 
     Args:
         weight: (out, in), of any floating dtype, on a CPU.
@@ -37,13 +37,14 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.out_features, self.in_features = weight.shape
         weight = weight.detach().float()
+        # Parameters, so that they count as the model's: its size and fingerprints are made of them.
         factors = torch.ones(self.in_features) if largest is None else _channel_factors(weight, largest.float())
         weight = weight * factors
         scales = weight.abs().amax(-1).clamp_min(_SMALLEST) / 127
-        self.register_buffer("shrink", 1 / factors)  # (in,)
-        self.register_buffer("scales", scales)  # (out,)
-        self.register_buffer("rows", (weight / scales[:, None]).round().to(torch.int8))  # (out, in)
-        self.register_buffer("bias", None if bias is None else bias.detach().float().clone())  # (out,)
+        self.shrink = _frozen(1 / factors)  # (in,)
+        self.scales = _frozen(scales)  # (out,)
+        self.rows = _frozen((weight / scales[:, None]).round().to(torch.int8))  # (out, in)
+        self.bias = None if bias is None else _frozen(bias.detach().float().clone())  # (out,)
         self._ordered: Any = None
 
     def forward(self, input: Tensor) -> Tensor:
@@ -98,8 +99,15 @@ def _order(rows: Tensor, scales: Tensor) -> Any:
             torch.backends.quantized.engine = before
 
 
+def _frozen(values: Tensor) -> nn.Parameter:
+    return nn.Parameter(values, requires_grad=False)
+
+
 def _channel_factors(weight: Tensor, largest: Tensor) -> Tensor:
-    """(in,) what the weights are multiplied by: √(largest input / largest weight), in the mean 1."""
-    factors = (largest.clamp_min(_SMALLEST) / weight.abs().amax(0).clamp_min(_SMALLEST)).sqrt()
-    factors = factors / factors.mean()
-    return factors.clamp(min=0.1)  # a channel that the sample did not use keeps some steps
+    """(in,) what the weights are multiplied by: √(largest input / largest weight), in the mean about 1."""
+    reach = weight.abs().amax(0)
+    used = (largest > 0) & (reach > 0)
+    factors = (largest / reach).sqrt().where(used, 1.0)
+    # Not so small that the sample decides which channels count; what it did not use stays as it is.
+    factors = (factors / factors[used].mean()).clamp(min=0.1).where(used, 1.0)
+    return factors.log2().round().exp2()  # of measured numbers, and yet the same on every machine

@@ -17,6 +17,7 @@ from hf_specverify.decoding import probe
 from hf_specverify.decoding.timing import Stopwatch
 from hf_specverify.explain import explain
 from hf_specverify.hub.identifying import quantization_of
+from hf_specverify.hub.weights import weights_hash
 from hf_specverify.int8_linear import Int8Linear, int8_is_available
 from hf_specverify.packing import described_dtype
 from hf_specverify.scheduling import CostModel
@@ -71,13 +72,25 @@ def test_channels_that_are_large_do_not_hide_the_others():
     assert relative_error(Int8Linear(weight, None, x.abs().amax(0))(x), right) < 0.03
 
 
-def test_a_channel_that_the_sample_did_not_use_is_still_multiplied():
-    weight, largest = torch.ones(2, 4), torch.tensor([0.0, 1, 1, 1])
-    found = Int8Linear(weight, None, largest)(torch.tensor([[1.0, 0, 0, 0], [0, 1, 0, 0]]))
-    torch.testing.assert_close(found, torch.ones(2, 2), rtol=0.06, atol=0)
+def test_channels_that_the_sample_or_the_weights_do_not_use_do_no_harm():
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(64, 32, generator=generator), torch.randn(16, 32, generator=generator)
+    x[:, 5] *= 300
+    weight[:, 5] /= 300
+    weight[:, 9] = 0
+    largest = x.abs().amax(0)
+    largest[7] = 0
+    assert relative_error(Int8Linear(weight, None, largest)(x), x @ weight.T) < 0.05
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "phi3", "mixtral"])
+def test_factors_are_powers_of_two_so_that_other_machines_find_the_same():
+    weight, largest = torch.randn(8, 16), torch.rand(16) * 100
+    shrink = Int8Linear(weight, None, largest).shrink
+    assert torch.equal(shrink.log2(), shrink.log2().round()) and len(set(shrink.tolist())) > 2
+    torch.testing.assert_close(Int8Linear(weight, None, largest * (1 + 1e-6)).shrink, shrink, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "phi3"])
 def test_a_copy_is_near_its_model_which_stays_as_it_is(family):
     model = tiny.make_model(family)
     right, modules = logits_of(model), dict(model.named_modules())
@@ -88,6 +101,16 @@ def test_a_copy_is_near_its_model_which_stays_as_it_is(family):
     assert torch.equal(logits_of(model), right)
     assert all(module is modules[name] for name, module in model.named_modules())
     assert {name: part.data_ptr() for name, part in model.state_dict().items()} == state
+
+
+def test_experts_stay_as_they_are():
+    model = tiny.make_model("mixtral")
+    right, copied = logits_of(model), sv.int8_copy(model)
+    errors = (logits_of(copied) - right).norm(dim=-1) / right.norm(dim=-1).clamp_min(1e-6)
+    assert 0 < float(errors.median()) < 0.2  # a token may be sent to another expert
+    ours, theirs = (list(one.model.layers[0].mlp.experts.parameters()) for one in (copied, model))
+    assert ours and all(own is other for own, other in zip(ours, theirs, strict=True))
+    assert type(copied.lm_head) is Int8Linear
 
 
 def test_a_head_that_was_tied_to_the_embeddings_leaves_them_as_they_are():
@@ -136,7 +159,8 @@ def test_its_rounding_is_not_taken_for_a_cache_that_is_wrong(monkeypatch, trims)
     made_from = sv.trim_vocabulary(model, ids=torch.arange(40)) if trims else model
     copied = sv.int8_copy(made_from)
     monkeypatch.setattr(probe, "_choose", lambda *_: pytest.fail("the copy was probed"))
-    assert probe.make_runner(copied, Stopwatch(), "draft").layout == "row cache"
+    for one in (copied, copy.deepcopy(copied)) if trims else (copied, copy.deepcopy(copied), sv.cut_layers(copied, 1)):
+        assert probe.make_runner(one, Stopwatch(), "draft").layout == "row cache"
 
 
 def test_the_float_weights_go_with_the_model_that_they_are_of():
@@ -157,11 +181,13 @@ def test_a_trimmed_copy_scores_the_kept_tokens_only():
     assert (logits_of(copied)[..., 60] < -1e20).all()
 
 
-def test_a_retyped_copy_computes_in_its_new_dtype():
-    copied = sv.int8_copy(tiny.make_model("llama"))
-    right = logits_of(copied)
-    found = logits_of(copied.to(torch.bfloat16))
-    assert found.dtype == torch.bfloat16 and relative_error(found.float(), right) < 0.1
+@pytest.mark.parametrize("move", [lambda m: m.to(torch.bfloat16), lambda m: m.half(), lambda m: m.to("meta")])
+def test_it_is_not_moved_for_its_model_would_be_too(move):
+    model = tiny.make_model("llama")
+    right, copied = logits_of(model), sv.int8_copy(model)
+    with pytest.raises(ValueError, match="can't be moved or retyped"):
+        move(copied)
+    assert torch.equal(logits_of(model), right)
 
 
 def test_layers_with_hooks_stay_as_they_are():
@@ -195,8 +221,12 @@ def test_threads_share_a_copy_and_the_engine_stays_the_one_that_was_set():
 
 def test_what_can_not_be_copied_is_refused():
     model = tiny.make_model("llama")
-    with pytest.raises(ValueError, match="an int8 copy already"):
+    with pytest.raises(ValueError, match="quantised or an int8 copy already"):
         sv.int8_copy(sv.int8_copy(model))
+    quantised = tiny.make_model("llama")
+    quantised.is_quantized = True
+    with pytest.raises(ValueError, match="quantised or an int8 copy already"):
+        sv.int8_copy(quantised)
     with pytest.raises(ValueError, match="can't be saved"):
         sv.int8_copy(model).save_pretrained("nowhere")
     with pytest.raises(ValueError, match="on cpu in float64: allowed are models on a CPU in float32 or bfloat16"):
@@ -224,6 +254,17 @@ def test_records_say_that_it_is_one():
     costs = CostModel([Point(role, 256, 1, 1, 0.1) for role in ("target", "draft")], Fingerprint({}, {}))
     whole, placed = explain(model, copied, costs=costs, batch_sizes=(1,)).placements
     assert 0.25 * whole.size < placed.size < 0.6 * whole.size  # the embeddings are shared, and counted
+    assert placed.parameters >= whole.parameters and "int8" in placed.dtypes
+
+
+def test_copies_are_told_from_each_other():
+    model, other = tiny.make_model("llama"), tiny.make_model("llama")
+    with torch.no_grad():
+        other.model.layers[0].mlp.up_proj.weight.mul_(1.5)
+    copied, changed = sv.int8_copy(model), sv.int8_copy(other)
+    trimmed = sv.int8_copy(sv.trim_vocabulary(model, ids=torch.arange(40)))
+    assert weights_hash(copied) == weights_hash(sv.int8_copy(model)) != weights_hash(changed)
+    assert not Fingerprint.of({"draft": copied}).covers(Fingerprint.of({"draft": trimmed}))
 
 
 @pytest.mark.parametrize(("share", "copied", "named"), [(0.4, False, True), (0.1, False, False), (0.4, True, False)])
@@ -233,6 +274,20 @@ def test_advice_names_it_where_a_draft_is_dear(share, copied, named):
     points = [Point("target", 256, 1, 1, 0.1), Point("draft", 256, 1, 1, 0.1 * share)]
     advice = explain(target, draft, costs=CostModel(points, Fingerprint({}, {})), batch_sizes=(1,)).advice
     assert any("costs 0.40 of a target pass: try `sv.int8_copy" in line for line in advice) is named
+
+
+def test_advice_keeps_what_is_trimmed_and_leaves_the_target_s_own_layers_and_costs_without_a_draft_alone():
+    target, draft = tiny.make_model("llama"), tiny.make_model("llama", seed=5)
+    points = [Point("target", 256, 1, 1, 0.1), Point("draft", 256, 1, 1, 0.04)]
+    costs = CostModel(points, Fingerprint({}, {}))
+
+    def advised(draft, costs=costs):
+        advice = " ".join(explain(target, draft, costs=costs, batch_sizes=(1,)).advice)
+        return advice.partition("--draft-quantization ")[2].partition("`")[0]
+
+    trimmed = sv.trim_vocabulary(draft, ids=torch.arange(40))
+    assert advised(trimmed) == f"int8-copy+trim:{len(trimmed.kept_ids)}"
+    assert advised(sv.cut_layers(target, 1)) == advised(draft, CostModel(points[:1], Fingerprint({}, {}))) == ""
 
 
 def test_commands_name_it_as_a_form(tmp_path):
@@ -245,3 +300,8 @@ def test_commands_name_it_as_a_form(tmp_path):
         loaded = load_model(str(tmp_path), dtype, "int8-copy+layers:1+trim:40", device=cpu)
         assert type(loaded.lm_head) is Int8Linear and loaded.lm_head.out_features == 40
         assert len(loaded.model.layers) == 1
+    for dtype, device in (("float16", cpu), ("float32", torch.device("cuda"))):
+        with pytest.raises(
+            ValueError, match=r"quantization='int8-copy' for .*; allowed: on a CPU .*--draft-device cpu"
+        ):
+            load_model(str(tmp_path), dtype, "int8-copy", device=device)

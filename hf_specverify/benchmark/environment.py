@@ -124,7 +124,13 @@ def load_model(
         FileNotFoundError: no such text.
     """
     quantization, cuts = parse_form(form)
-    model = _load(name, dtype, quantization, device or default_device())
+    device = device or default_device()
+    if quantization == INT8_COPY and (device.type != "cpu" or parse_dtype(dtype)[0] == torch.float16):
+        raise ValueError(
+            f"quantization={form!r} for {name!r} on {device} in {dtype}; allowed: on a CPU (of a draft beside a "
+            "target on a GPU: --draft-device cpu) in float32 or bfloat16"
+        )
+    model = _load(name, dtype, quantization, device)
     if "layers" in cuts:
         model = cut_layers(model, cuts["layers"])
     if "trim" in cuts:

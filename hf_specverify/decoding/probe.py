@@ -61,10 +61,13 @@ def take_layout(copied: Any, model: Any) -> None:
         ValueError: if nothing is exact for the model.
     """
     traits = model_traits(model)
-    _CHOSEN.setdefault(copied, {})[traits.attention] = _layout_of(model, traits)
+    copied.exact_layouts = {traits.attention: _layout_of(model, traits)}  # on the object: copies of it have them too
 
 
 def _layout_of(model: Any, traits: ModelTraits) -> Layout:
+    if traits.attention in getattr(model, "exact_layouts", {}):
+        known: Layout = model.exact_layouts[traits.attention]
+        return known
     chosen = _CHOSEN.setdefault(model, {})
     if traits.attention not in chosen:
         # Which layout is exact is a matter of the decoder, which a trimmed model shares with the whole one.

@@ -24,16 +24,16 @@ def int8_copy(model: Any) -> Any:
     """A copy of a model whose linear layers multiply in int8, as a draft or companion on a CPU.
 
     A pass reads a quarter of what float32 weights take. The copy's law is near the model's, not the same, so it is
-    none for a target that is to stay what it is. The model is not changed; embeddings and norms are shared with it,
-    see `shared_copy`. The copy runs here, over random tokens, to see which input channels are large. Trim or cut the
-    model first: `sv.int8_copy(sv.trim_vocabulary(draft))`.
+    none for a target that is to stay what it is. The model is not changed; embeddings and norms are shared with it, so
+    move or retype it before, not after. The copy runs here, over random tokens, to see which input channels are large.
+    Trim or cut the model first: `sv.int8_copy(sv.trim_vocabulary(draft))`.
 
     Args:
-        model: a Transformers causal language model on an x86 CPU, in float32 or bfloat16. Layers of other classes than
-            `nn.Linear`, or with hooks, stay as they are.
+        model: a Transformers causal language model on an x86 CPU, in float32 or bfloat16, not quantised. Layers of
+            other classes than `nn.Linear` (experts in one tensor, GPT-2's `Conv1D`), or with hooks, stay as they are.
 
     Returns:
-        The copy. It can't be saved: make it again from the model.
+        The copy. It can't be saved, moved or retyped: make it again from the model.
 
     Raises:
         TypeError: if it is no Transformers model.
@@ -44,12 +44,14 @@ def int8_copy(model: Any) -> Any:
     copied = shared_copy(model)
     watched: dict[nn.Module, _Watched] = {}
     for name, layer in list(copied.named_modules(remove_duplicate=False)):
-        if type(layer) in _LINEAR and not _is_hooked(layer):
+        if _is_taken(layer):
             watched[layer] = watched.get(layer) or _Watched(layer)
             copied.set_submodule(name, watched[layer])
     if not watched:
         raise ValueError(f"model={type(model).__name__}: it has no linear layer; allowed: models that have some")
-    tokens = torch.randint(vocabulary_size(model), _SAMPLE, generator=torch.Generator().manual_seed(0))
+    longest = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or _SAMPLE[1]
+    size = (_SAMPLE[0], min(_SAMPLE[1], longest))
+    tokens = torch.randint(vocabulary_size(model), size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         copied(input_ids=tokens, use_cache=False)
     made = {layer: layer.in_int8() for layer in watched.values()}
@@ -57,19 +59,19 @@ def int8_copy(model: Any) -> Any:
         if isinstance(layer, _Watched):
             copied.set_submodule(name, made[layer])
     copied.all_tied_weights_keys = {}  # a head that was tied has its own rows now
-    copied.save_pretrained = _refuse_saving
+    copied.save_pretrained, copied._apply = _refuse_saving, _refuse_moving
     vars(copied).pop("trimmed_from", None)  # it would hold the float weights
     take_layout(copied, model)
     return copied
 
 
 def can_be_int8(model: Any) -> bool:
-    """Whether `int8_copy` would take a model; one that is quantised has no layers for it."""
+    """Whether `int8_copy` would take a model."""
     try:
         _check(model)
     except (TypeError, ValueError):
         return False
-    return any(type(layer) in _LINEAR and not _is_hooked(layer) for layer in model.modules())
+    return any(_is_taken(layer) for layer in model.modules())
 
 
 class _Watched(nn.Module):
@@ -83,8 +85,9 @@ class _Watched(nn.Module):
         self.largest: Tensor | None = None
 
     def forward(self, input: Tensor) -> Tensor:
-        largest = input.abs().reshape(-1, input.shape[-1]).amax(0)
-        self.largest = largest if self.largest is None else torch.maximum(self.largest, largest)
+        if input.numel() > 0:
+            largest = input.abs().reshape(-1, input.shape[-1]).amax(0)
+            self.largest = largest if self.largest is None else torch.maximum(self.largest, largest)
         output: Tensor = self._layer[0](input)
         return output
 
@@ -96,9 +99,13 @@ def _check(model: Any) -> None:
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"model={model!r}: allowed is a Transformers causal language model")
     if not int8_is_available():
-        raise ValueError("int8_copy: this PyTorch has no fbgemm; allowed are x86 processors")
-    if has_int8_layers(model):
-        raise ValueError("model: it is an int8 copy already; allowed is the model that it was made from")
+        found = torch.backends.quantized.supported_engines
+        raise ValueError(f"int8_copy: PyTorch has int8 products of {found} here; allowed: where fbgemm is among them")
+    if has_int8_layers(model) or getattr(model, "is_quantized", False):
+        raise ValueError(
+            f"model={type(model).__name__}: it is quantised or an int8 copy already; allowed is the model that it was "
+            "made from"
+        )
     if input_device(model).type != "cpu" or model.dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(
             f"model={type(model).__name__} on {input_device(model).type} in {str(model.dtype).removeprefix('torch.')}: "
@@ -106,8 +113,17 @@ def _check(model: Any) -> None:
         )
 
 
-def _is_hooked(layer: nn.Module) -> bool:
-    return bool(layer._forward_hooks or layer._forward_pre_hooks or "forward" in layer.__dict__)
+def _is_taken(layer: Any) -> bool:
+    if type(layer) not in _LINEAR or layer._forward_hooks or layer._forward_pre_hooks or "forward" in layer.__dict__:
+        return False
+    # Weights of a class of their own (sharded, quantised) are multiplied in its way.
+    return type(layer.weight) is nn.Parameter and layer.weight.device.type == "cpu" and layer.weight.is_floating_point()
+
+
+def _refuse_moving(*_: Any, **__: Any) -> None:
+    raise ValueError(
+        "an int8 copy can't be moved or retyped: it shares embeddings with its model, and its products are the CPU's"
+    )
 
 
 def _refuse_saving(*_: Any, **__: Any) -> None:

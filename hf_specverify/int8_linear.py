@@ -15,6 +15,7 @@ ENGINE = "fbgemm"
 # Of activations, in 7 bits: AVX2 adds pairs of products in int16, and 2 · 127 · 127 still fits there.
 _STEPS, _ZERO = 63, 64
 _PRODUCT = "linear_with_input_q_dq_qweight_dq_output_fp32"
+_FACTOR_STEPS = 4  # from a factor to twice as much
 _SMALLEST = 1e-12  # a scale for rows of zeros
 
 _engine_lock = threading.Lock()
@@ -24,8 +25,8 @@ class Int8Linear(nn.Module):
     """x W^T + b with W in int8, a scale for every row of W, and x in 7 bits, a scale for every row of x.
 
     So what a row gives does not depend on the rows beside it. Input channels that are often large are made smaller and
-    their weights larger first, by powers of two, which leaves the product as it is and makes the rounding of x finer
-    (SmoothQuant, 2211.10438, §4, with α = ½).
+    their weights larger first, which leaves the product as it is and makes the rounding of x finer (SmoothQuant,
+    2211.10438, §4, with α = ½).
 
     Args:
         weight: (out, in), of any floating dtype, on a CPU.
@@ -110,4 +111,5 @@ def _channel_factors(weight: Tensor, largest: Tensor) -> Tensor:
     factors = (largest / reach).sqrt().where(used, 1.0)
     # Not so small that the sample decides which channels count; what it did not use stays as it is.
     factors = (factors / factors[used].mean()).clamp(min=0.1).where(used, 1.0)
-    return factors.log2().round().exp2()  # of measured numbers, and yet the same on every machine
+    # In steps: made from measured numbers, and yet the same on every machine.
+    return ((_FACTOR_STEPS * factors.log2()).round() / _FACTOR_STEPS).exp2()

@@ -333,3 +333,32 @@ def test_head_prompts(tmp_path, monkeypatch):
     from hf_specverify.benchmark.demo_prompts import BUILT_IN
 
     assert not {text for group in BUILT_IN for text in group.prompts} & set(prompts)
+
+
+def test_library_prompts(tmp_path, monkeypatch, capsys):
+    library = tmp_path / "library"
+    (library / "test").mkdir(parents=True)
+    body = "\n".join(f"        number += {step}" for step in range(3))
+    functions = [
+        f'class Kind:\n    def add_{name}(self, number):\n        """Adds {name}."""\n{body}\n        return number\n'
+        for name in ("ones", "tens", "more")
+    ]
+    unasked = (
+        'def tiny():\n    """Too short."""\n\n\ndef untold(a):\n    a += 1\n    a += 2\n    a += 3\n    return a\n'
+    )
+    (library / "kinds.py").write_text("\n\n".join([*functions, unasked]))
+    (library / "broken.py").write_text("def no(:\n")
+    (library / "test" / "left_out.py").write_text(functions[0].replace("ones", "none"))
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(library)})
+    for name in ("one", "two"):
+        run("library_prompts.py", str(tmp_path / name), "--count", "3", monkeypatch=monkeypatch)
+    prompts = [json.loads(line)["prompt"] for line in (tmp_path / "one").read_text().splitlines()]
+    assert (tmp_path / "one").read_text() == (tmp_path / "two").read_text()
+    for name in ("ones", "tens", "more"):
+        [prompt] = [prompt for prompt in prompts if f"add_{name}" in prompt]
+        question, code = prompt.split("\n\n```python\n")
+        assert question[-1] in ".?" and f"Adds {name}." in code
+        compile(code.removesuffix("```"), "shown", "exec")  # the source stands at the left
+    with pytest.raises(SystemExit):
+        run("library_prompts.py", str(tmp_path / "many"), "--count", "4", monkeypatch=monkeypatch)
+    assert "the library has 3 such functions, not 4" in capsys.readouterr().err

@@ -161,7 +161,7 @@ def test_draft_forms(pair, tmp_path, more, monkeypatch, capsys):
     arguments = [*pair, str(tmp_path / "prompts.txt"), "--trim-text", str(tmp_path / "text.txt"), "--forms", *forms]
     run("draft_forms.py", *arguments, "--max-new-tokens", "9", *more, monkeypatch=monkeypatch)
     plain, *lines = capsys.readouterr().out.splitlines()
-    assert plain.startswith("plain: ")
+    assert plain.startswith(f"batch {2 if '--batch-size' in more else 1}, plain: ")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     lengths = ["3", "auto"] if "--auto" in more else ["3"]
     assert [row[:2] for row in rows] == [[form, length] for form in forms for length in lengths]
@@ -170,6 +170,25 @@ def test_draft_forms(pair, tmp_path, more, monkeypatch, capsys):
     assert all(float(row[5].split()[0]) > 0 for row in rows)
     with pytest.raises(SystemExit, match="allowed are none and int8-copy"):
         run("draft_forms.py", *arguments[:-4], "nf4", monkeypatch=monkeypatch)
+
+
+def test_draft_forms_beside_other_drafters_and_stock(pair, tmp_path, monkeypatch, capsys):
+    (tmp_path / "prompts.txt").write_text("first prompt first prompt\nsecond\nthird")
+    arguments = [*pair, str(tmp_path / "prompts.txt"), "--forms", "none", "lookup", "early-exit:1", "--stock"]
+    more = ["--max-new-tokens", "9", "--num-draft-tokens", "1", "3", "--batch-size", "1", "3"]
+    run("draft_forms.py", *arguments, *more, monkeypatch=monkeypatch)
+    tables: list[list[list[str]]] = []
+    for line in capsys.readouterr().out.splitlines():
+        if line.startswith("batch "):
+            tables.append([])
+        elif not line.startswith(("| drafter", "| ---")):
+            tables[-1].append([cell.strip() for cell in line.strip("|").split("|")])
+    names = [[name, length] for name in ("none", "lookup", "early-exit:1") for length in "13"]
+    stock = [[f"stock, {name}", length] for length in "13" for name in ("none", "lookup")]
+    assert [[row[:2] for row in table] for table in tables] == [names + stock, names]
+    assert all(row[2:5] == ["–", "–", "–"] for row in tables[0][len(names) :])
+    assert all(1 <= float(row[4]) <= 1 + int(row[1]) for table in tables for row in table if "stock" not in row[0])
+    assert all(float(row[5].split()[0]) > 0 for table in tables for row in table)
 
 
 def test_mixed_prompts(tmp_path, monkeypatch, capsys):

@@ -304,6 +304,6 @@ def test_commands_name_it_as_a_form(tmp_path):
         assert len(loaded.model.layers) == 1
     for dtype, device in (("float16", cpu), ("float32", torch.device("cuda"))):
         with pytest.raises(
-            ValueError, match=r"quantization='int8-copy' for .*; allowed: on a CPU .*--draft-device cpu"
+            ValueError, match=r"quantization='int8-copy' for .*; allowed: on a CPU, in .*--draft-device cpu"
         ):
             load_model(str(tmp_path), dtype, "int8-copy", device=device)

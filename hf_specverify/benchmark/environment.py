@@ -127,8 +127,8 @@ def load_model(
     device = device or default_device()
     if quantization == INT8_COPY and (device.type != "cpu" or parse_dtype(dtype)[0] == torch.float16):
         raise ValueError(
-            f"quantization={form!r} for {name!r} on {device} in {dtype}; allowed: on a CPU (of a draft beside a "
-            "target on a GPU: --draft-device cpu) in float32 or bfloat16"
+            f"quantization={form!r} for {name!r} on {device} in {dtype}; allowed: on a CPU, in float32 or bfloat16 "
+            "(beside a target on a GPU, in commands that have it: --draft-device cpu)"
         )
     model = _load(name, dtype, quantization, device)
     if "layers" in cuts:

@@ -321,6 +321,27 @@ def test_companion_cost(tmp_path, monkeypatch, capsys):
     assert row[0] < row[5] < row[4]
 
 
+def test_draft_cost(tmp_path, monkeypatch, capsys):
+    """Cheaper drafts speed speculation up; a companion that knows what q does not is the best way to cut them."""
+    generator = torch.Generator().manual_seed(0)
+    q, A = (torch.rand(4000, generator=generator) for _ in range(2))
+    table = CalibrationTable.fit({"A": A, "q": q}, (A > 0.5).float(), sets=[("A", "q")])
+    table.save_pretrained(tmp_path / "table")
+    slopes = {"target": 0.05, "draft": 0.01, "companion": 0.001}
+    points = [Point(role, 8, 8, n, slope * (4 + n)) for role, slope in slopes.items() for n in (8, 72)]
+    CostModel(points, Fingerprint.of({})).save(tmp_path / "costs.json")
+    arguments = [str(tmp_path / "table"), str(tmp_path / "costs.json"), "--batch-size", "8", "--context", "8"]
+    run("draft_cost.py", *arguments, monkeypatch=monkeypatch)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:]]
+    rows = {line[1]: [float(cell) for cell in line[2:]] for line in lines}
+    assert rows["a draft pass, of a target pass"] == [0.2, 0.1, 0.05, 0.02, 0.01]
+    fixed = rows["best fixed length over plain"]
+    assert fixed == sorted(fixed) and fixed[0] < fixed[-1]
+    cut, asked = (rows[f"{way} over the better of these"] for way in ("cut", "cut with companion"))
+    assert all(one > other for one, other in zip(asked, cut, strict=True))
+    assert asked[-1] > asked[0] and asked[-1] > 1.05
+
+
 def test_lossy_sweep(pair, tmp_path, monkeypatch, capsys):
     (tmp_path / "prompts.txt").write_text("first prompt\nsecond\n")
     file = tmp_path / "sweep.json"

@@ -51,7 +51,8 @@ def random_report(seed: int) -> SpeculationReport:
             accepted = rng.randint(0, verified)
             rows.append((drafted, verified, accepted, rng.choice([accepted + 1, rng.randint(0, accepted + 1)])))
         elapsed += rng.random()
-        known = {"plain_seconds": rng.choice([None, rng.random()]), "choice": rng.choice(["", "fixed 5", "cut"])}
+        known = {name: rng.choice([None, rng.random()]) for name in ("plain_seconds", "expected_seconds")}
+        known["choice"] = rng.choice(["", "fixed 5", "cut"])
         steps.append(make_step(*rows, mode=rng.choice(["speculative", "plain"]), elapsed=elapsed, **known))
     drift = rng.choice([None, rng.uniform(-1, 1)])
     return make_report(steps, seconds={phase: rng.random() for phase in PHASES}, schedule="auto", drift=drift)

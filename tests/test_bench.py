@@ -373,3 +373,14 @@ def test_schedules_run_with_what_they_need(tmp_path: Path) -> None:
     greedy = [run for run in result.runs if run.temperature == 0]
     assert {run.schedule for run in greedy} == set(settings.schedules)
     assert all(all(run.identical_to_plain) for run in greedy if run.identical_to_plain is not None)
+    # What a run should take by the costs, .5 and .02 a token for each pass, is written down too.
+    for run in greedy:
+        done = run.speculation
+        if done is None:
+            assert run.expected_seconds == pytest.approx(max(run.new_tokens) * (0.5 + 2 / 50))
+        else:  # of two rows, each draft pass makes two tokens at most
+            least = 0.5 * (done.target_passes + done.drafted / 2) + done.verified / 50
+            assert run.expected_seconds is not None and least < run.expected_seconds < 1.5 * least
+    [group] = [group for group in result.summary() if group.temperature == 0]
+    assert all((cell.expected_ratio_to_plain is None) == (cell.method != "ours") for cell in group.cells)
+    assert "by costs" in {line for column in table_of(group).columns for line in str(column.header).splitlines()}

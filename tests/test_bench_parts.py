@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -248,10 +249,26 @@ def test_summary() -> None:
     assert ours.ratio_to_plain == Spread(2.5, 2.25, 2.75, 2.0, 3.0, 2)
     assert ours.ratio_to_stock is not None
     assert (ours.ratio_to_stock.minimum, ours.ratio_to_stock.maximum) == (1.25, 2.0)
+    assert ours.expected_ratio_to_plain is None
     assert (ours.identical_share, ours.tokens_per_target_pass, ours.acceptance_rate) == (0.5, 2.5, 0.75)
     assert ours.outside_forwards_share == pytest.approx((0.1 / 0.5 + 0.1 / (1 / 3)) / 2)
     assert ours.peak_memory_bytes == 7
     assert [cell.tokens_per_second.median for cell in sampled.cells] == [1.0]
+
+
+def test_what_is_expected_by_the_costs_is_paired_too() -> None:
+    """The clock says that ours is slower, the costs that it takes a half and a third of the time; stock has none."""
+    runs = [
+        *(record("plain", 10, chunk, new_tokens=(8,), expected_seconds=6.0) for chunk in (0, 1)),
+        record("ours L=2", 5, new_tokens=(8,), expected_seconds=3.0),
+        record("ours L=2", 5, 1, new_tokens=(4,), expected_seconds=1.0),
+        record("stock L=2", 5, new_tokens=(8,)),
+    ]
+    [group] = summarise(runs)
+    ratios = {cell.cell: cell.expected_ratio_to_plain for cell in group.cells}
+    assert ratios["plain"] is None and ratios["stock L=2"] is None
+    assert ratios["ours L=2"] == Spread(2.5, 2.25, 2.75, 2.0, 3.0, 2)
+    assert [RunRecord.from_dict(json.loads(json.dumps(run.to_dict()))) for run in runs] == runs
 
 
 def test_latencies_of_rows() -> None:

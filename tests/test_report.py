@@ -11,7 +11,7 @@ from hf_specverify.report import PHASES, SpeculationReport, StepRecord
 
 def test_documented_example_gives_the_documented_values():
     report, documented = documented_example()
-    assert len(documented) == 26
+    assert len(documented) == 27
     for name, value in documented.items():
         field, _, kind = name.partition("[")
         computed = getattr(report, field)

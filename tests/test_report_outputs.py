@@ -16,7 +16,7 @@ def test_round_trip_through_json(seed: int):
     report = random_report(seed)
     data = json.loads(json.dumps(report.to_dict()))
     assert data == report.to_dict()
-    assert data["schema_version"] == SpeculationReport.schema_version == 3
+    assert data["schema_version"] == SpeculationReport.schema_version == 4
     again = SpeculationReport.from_dict(data)
     assert again == report
     assert again.seconds_per_token == report.seconds_per_token
@@ -42,7 +42,7 @@ def spoil(data: dict[str, object], path: tuple[object, ...], value: object) -> N
         (("seconds", "target"), None, "seconds has missing fields: target"),
         (("steps", 0, "colour"), "red", "step has unknown fields: colour"),
         (("steps", 0, "accepted"), None, "step has missing fields: accepted"),
-        (("schema_version",), 2, "schema_version is 2; allowed is 3"),
+        (("schema_version",), 3, "schema_version is 3; allowed is 4"),
         (("drift",), "0", "drift is '0'"),
         (("steps", 0, "choice"), 5, "choice is 5"),
         (("rejected_share",), 0.9, "rejected_share is 0.9; the steps give 0.5"),

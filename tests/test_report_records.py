@@ -31,6 +31,8 @@ from hf_specverify.report import StepRecord
         ({"plain_seconds": -0.1}, ValueError, "plain_seconds is -0.1"),
         ({"plain_seconds": float("inf")}, ValueError, "plain_seconds is inf"),
         ({"plain_seconds": "1"}, TypeError, "plain_seconds is '1'"),
+        ({"expected_seconds": -0.1}, ValueError, "expected_seconds is -0.1"),
+        ({"expected_seconds": True}, TypeError, "expected_seconds is True"),
         ({"choice": None}, TypeError, "choice is None; allowed is a str"),
         ({"drafted": [4, 4]}, TypeError, "drafted is"),
         ({"drafted": (4.0, 4)}, TypeError, "drafted is"),

@@ -130,10 +130,56 @@ def test_a_call_with_costs_says_what_its_steps_are_worth(unit: float, share: flo
     assert [step.plain_seconds for step in report.steps] == pytest.approx(expected, rel=1e-6)
     assert sum(report.choices.values()) == report.target_passes
     assert "cut" in report.choices
+    scored = sum(1 + verified for step in report.steps for verified in step.verified)
+    assert report.expected_seconds == pytest.approx(unit * (report.target_passes + 0.03 * scored), rel=1e-6)
+    assert f"{report.expected_seconds:.3f} s for the forwards of all steps" in str(report)
+
+
+@pytest.mark.parametrize("options", [{}, {"verify_length": "auto"}, {"draft_length": "goodput"}])
+def test_the_passes_of_draft_and_companion_are_expected_too(options: dict[str, str]):
+    """Target passes cost 1 and .01 a token, draft passes .1, of the companion .001 a token that it reads."""
+    shapes = [(batch, tokens) for batch in (1, 8) for tokens in (1, 100)]
+    prices = {"target": (1.0, 0.01), "draft": (0.1, 0.0), "companion": (0.0, 0.001)}
+    points = [
+        Point(role, 8, batch, tokens, fixed + each * tokens)
+        for role, (fixed, each) in prices.items()
+        for batch, tokens in shapes
+    ]
+    target = tiny.make_model(eos_token_id=None)
+    more = options and {"calibration": table("q")}
+    report = generate(
+        target, tiny.near_copy(target), tiny.prompts(3), costs=CostModel(points, Fingerprint.of({})),
+        num_draft_tokens=3, **options, **more,
+    ).speculation  # fmt: skip
+    expected = [
+        1 + 0.01 * sum(1 + verified for verified in step.verified) + 0.1 * max(step.drafted) for step in report.steps
+    ]
+    assert [step.expected_seconds for step in report.steps] == pytest.approx(expected, rel=1e-6)
+    assert report.expected_seconds == pytest.approx(sum(expected))
+    assert any(sum(step.drafted) for step in report.steps)
+
+
+def test_what_a_companion_reads_is_expected():
+    shapes = [(batch, tokens) for batch in (1, 8) for tokens in (1, 100)]
+    prices = {"target": 1.0, "draft": 1e-9, "companion": 0.01}
+    points = [Point(role, 8, *shape, each * shape[1]) for role, each in prices.items() for shape in shapes]
+    target = tiny.make_model(eos_token_id=None)
+    report = generate(
+        target, tiny.near_copy(target), tiny.prompts(1), costs=CostModel(points, Fingerprint.of({})),
+        companion_model=tiny.near_copy(target), num_draft_tokens=3, verify_length="goodput", calibration=table("A"),
+        online_calibration=False,
+    ).speculation  # fmt: skip
+    read = [
+        1 + step.verified[0] + 0.01 * (1 + step.drafted[0]) * (step.choice == "cut with companion")
+        for step in report.steps
+    ]
+    assert "cut with companion" in report.choices
+    assert [step.expected_seconds for step in report.steps] == pytest.approx(read, rel=1e-6)
 
 
 def test_a_call_without_costs_has_no_plain_step_to_compare_with():
     target = tiny.make_model(eos_token_id=None)
     report = generate(target, tiny.near_copy(target), tiny.prompts(2), num_draft_tokens=3).speculation
     assert (report.schedule, report.drift, report.slower_than_plain) == ("fixed", None, None)
+    assert report.expected_seconds is None
     assert SpeculationReport.from_dict(report.to_dict()) == report

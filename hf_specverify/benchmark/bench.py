@@ -6,7 +6,8 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from math import fsum
+from typing import Any, cast
 
 import torch
 
@@ -26,6 +27,7 @@ from hf_specverify.benchmark.result import BenchResult
 from hf_specverify.benchmark.runs import Outcome, run_cell
 from hf_specverify.benchmark.settings import (
     PLAIN,
+    STOCK,
     BenchSettings,
     Block,
     Cell,
@@ -33,6 +35,7 @@ from hf_specverify.benchmark.settings import (
     parse_calibrations,
     rotated,
 )
+from hf_specverify.scheduling.cost import CostModel
 
 WARM_UP_TOKENS = 8
 """New tokens per row in the runs before measuring; they are not counted."""
@@ -49,6 +52,7 @@ class BlockRunner:
         texts: the selected prompts, which the blocks number.
         pad_token_id: fills up rows.
         scheduling: what schedules other than fixed are given.
+        costs: those given, to say what runs should take; None without.
     """
 
     settings: BenchSettings
@@ -58,6 +62,7 @@ class BlockRunner:
     texts: Sequence[str]
     pad_token_id: int
     scheduling: Mapping[str, Any]
+    costs: CostModel | None = None
 
     def warm_up(self, block: Block) -> None:
         """Run every cell once on a block's prompts, for a few tokens."""
@@ -81,7 +86,8 @@ class BlockRunner:
             outcome, peak = self._measure(block, cell, seed)
             outputs[cell.name] = self._trimmed(outcome)
             lengths = tuple(map(len, outputs[cell.name]))
-            records.append(record_run(block, cell, position, seed, outcome, lengths, peak))
+            expected = self._expected_seconds(block, cell, outcome, lengths)
+            records.append(record_run(block, cell, position, seed, outcome, lengths, peak, expected))
             if on_run is not None:
                 on_run(records[-1])
         return [_compared(record, outputs) for record in records] if block.temperature == 0 else records
@@ -94,6 +100,15 @@ class BlockRunner:
         with peak_growth(self.target.device) if profile else nullcontext(PeakGrowth()) as growth:
             outcome = self._run(cell, inputs, options)
         return outcome, growth.bytes if profile else None
+
+    def _expected_seconds(self, block: Block, cell: Cell, outcome: Outcome, lengths: tuple[int, ...]) -> float | None:
+        """What the forwards should take; plain decoding keeps all rows until the last one ends."""
+        if self.costs is None or cell.method == STOCK:
+            return None
+        if outcome.report is not None:
+            return cast("float | None", outcome.report.expected_seconds)
+        rows, prompt = len(lengths), self._inputs(block)["input_ids"].shape[1]
+        return fsum(self.costs.latency(rows, rows, prompt + done) for done in range(max(lengths)))
 
     def _run(self, cell: Cell, inputs: dict[str, torch.Tensor], options: dict[str, Any]) -> Outcome:
         ngram = self.settings.lookup_ngram
@@ -176,8 +191,10 @@ def run_bench(
         "calibrations": parse_calibrations(settings.calibration),
         "costs": settings.costs,
     }
+    costs = None if settings.costs is None else CostModel.load(settings.costs)
     with runs.neutral_generation(list(models.values()), pad):
-        _run_blocks(BlockRunner(settings, target, draft, encode, texts, pad, scheduling), result, on_run, on_block)
+        runner = BlockRunner(settings, target, draft, encode, texts, pad, scheduling, costs)
+        _run_blocks(runner, result, on_run, on_block)
     return result
 
 

@@ -76,6 +76,8 @@ class RunRecord:
         time_to_first_token, time_per_output_token: see `RowLatency`; the latter is None for a row of a single token.
         identical_to_plain: token for token; greedy only, and None for plain itself.
         peak_memory_bytes: growth during the run; None unless memory was profiled.
+        expected_seconds: of the forwards, without the prompt's, by the costs that were given; None without them, and
+            for stock.
         speculation: ours only.
     """
 
@@ -98,6 +100,7 @@ class RunRecord:
     time_per_output_token: tuple[float | None, ...]
     identical_to_plain: tuple[bool, ...] | None = None
     peak_memory_bytes: int | None = None
+    expected_seconds: float | None = None
     speculation: SpeculationFigures | None = None
 
     @property
@@ -119,7 +122,14 @@ class RunRecord:
 
 
 def record_run(
-    block: Block, cell: Cell, position: int, seed: int, outcome: Outcome, new_tokens: tuple[int, ...], peak: int | None
+    block: Block,
+    cell: Cell,
+    position: int,
+    seed: int,
+    outcome: Outcome,
+    new_tokens: tuple[int, ...],
+    peak: int | None,
+    expected_seconds: float | None = None,
 ) -> RunRecord:
     """Write down a run; whether its tokens are those of plain decoding is filled in when the block is complete."""
     latencies = row_latencies(outcome.commits, new_tokens)
@@ -143,5 +153,6 @@ def record_run(
         time_to_first_token=tuple(latency.first_token for latency in latencies),
         time_per_output_token=tuple(latency.per_output_token for latency in latencies),
         peak_memory_bytes=peak,
+        expected_seconds=expected_seconds,
         speculation=None if report is None else SpeculationFigures.from_report(report, outcome.wall_seconds),
     )

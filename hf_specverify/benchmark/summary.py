@@ -46,6 +46,8 @@ class CellSummary:
         cell, method, draft_length: what ran.
         tokens_per_second: over runs.
         ratio_to_plain: tokens per second over those of plain in the same block; None for plain.
+        expected_ratio_to_plain: the same with the seconds that the forwards should take by the costs that were given,
+            so without the noise of the clock; None without costs, and for plain and stock.
         ratio_to_stock: the same over stock at the same draft length; None where there is no stock, or not ours.
         time_to_first_token: seconds, over rows.
         time_per_output_token: seconds, over rows; None if every row had a single token.
@@ -72,6 +74,7 @@ class CellSummary:
     outside_forwards_share: float | None
     seconds: dict[str, float] | None
     peak_memory_bytes: int | None
+    expected_ratio_to_plain: Spread | None = None
 
 
 @dataclass(frozen=True)
@@ -90,14 +93,25 @@ def summarise(runs: Sequence[RunRecord]) -> list[GroupSummary]:
     return [_summarise_group([run for run in runs if (run.batch_size, run.temperature) == key]) for key in groups]
 
 
-def paired_ratios(runs: Iterable[RunRecord], cell: str, baseline: str) -> list[float]:
-    """Return tokens per second of a cell over those of another, once per block in which both ran."""
+def paired_ratios(
+    runs: Iterable[RunRecord],
+    cell: str,
+    baseline: str,
+    speed: Callable[[RunRecord], float | None] = lambda run: run.tokens_per_second,
+) -> list[float]:
+    """Return tokens per second of a cell over those of another, once per block in which both ran and have a speed."""
     speeds: dict[str, dict[tuple[int, float, int, int], float]] = {cell: {}, baseline: {}}
     for run in runs:
-        if run.cell in speeds:
-            speeds[run.cell][run.block_key] = run.tokens_per_second
+        value = speed(run) if run.cell in speeds else None
+        if value is not None:
+            speeds[run.cell][run.block_key] = value
     common = (key for key in speeds[cell] if key in speeds[baseline])
     return [speeds[cell][key] / speeds[baseline][key] for key in common]
+
+
+def expected_speed(run: RunRecord) -> float | None:
+    """Tokens per second by the costs; None where they say nothing."""
+    return sum(run.new_tokens) / run.expected_seconds if run.expected_seconds else None
 
 
 def _summarise_group(runs: Sequence[RunRecord]) -> GroupSummary:
@@ -140,6 +154,9 @@ def _summarise_cell(group: Sequence[RunRecord], cell: str) -> CellSummary:
         if figures
         else None,
         peak_memory_bytes=max(peaks, default=None),
+        expected_ratio_to_plain=_optional_spread(
+            paired_ratios(group, cell, PLAIN, expected_speed) if method == OURS else []
+        ),
     )
 
 
@@ -157,6 +174,7 @@ T = TypeVar("T")
 _COLUMNS: tuple[tuple[str, Callable[[CellSummary], str]], ...] = (
     ("tok\n/s", lambda cell: _three_digits(cell.tokens_per_second.median)),
     ("× plain\nmin–max", lambda cell: _ratio(cell.ratio_to_plain)),
+    ("by costs\nmin–max", lambda cell: _ratio(cell.expected_ratio_to_plain)),
     ("× stock\nmin–max", lambda cell: _ratio(cell.ratio_to_stock)),
     ("first\nms", lambda cell: _three_digits(1000 * cell.time_to_first_token.median)),
     ("ms/t\np95", lambda cell: _per_token(cell)),
@@ -167,10 +185,10 @@ _COLUMNS: tuple[tuple[str, Callable[[CellSummary], str]], ...] = (
     ("MB", lambda cell: _shown(cell.peak_memory_bytes, lambda size: _three_digits(size / 2**20))),
 )
 LEGEND = (
-    "Medians. × plain, × stock: ratios of tokens/s within a block, stock at the same draft length. first: time to the "
-    "first token. ms/t: time per output token over rows, median and 95th percentile. tok/pass: tokens per row and "
-    "target pass. acc.: acceptance rate. outside: share of the time outside the models' forwards. same: rows with the "
-    "tokens of plain. MB: largest growth of memory in a run."
+    "Medians. × plain, × stock: ratios of tokens/s within a block, stock at the same draft length. by costs: × plain "
+    "as the costs that were given have it. first: time to the first token. ms/t: time per output token over rows, "
+    "median and 95th percentile. tok/pass: tokens per row and target pass. acc.: acceptance rate. outside: share of "
+    "the time outside the models' forwards. same: rows with the tokens of plain. MB: largest growth of memory in a run."
 )
 
 

@@ -81,6 +81,7 @@ class SpeculativeLoop:
         with self.stopwatch.measure("schedule"):
             drafts = self.schedule.choose(proposed, state)
             plain_seconds = self.schedule.plain_seconds(state)
+            expected_seconds = self.schedule.expected_seconds(proposed, drafts, state)
         output = self._score(drafts)
         with self.stopwatch.measure("verify"):
             verdict, scores, acceptance = self._verify(drafts, output)
@@ -101,6 +102,7 @@ class SpeculativeLoop:
             depths=drafts.depths,
             choice=self.schedule.choice,
             plain_seconds=plain_seconds,
+            expected_seconds=expected_seconds,
         )
 
     def _score(self, drafts: DraftBatch | TreeBatch) -> ForwardOutput:

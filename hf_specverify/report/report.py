@@ -47,7 +47,7 @@ class SpeculationReport(TimeFigures, RowFigures):
             probabilities; None without a calibration that follows the text.
     """
 
-    schema_version: ClassVar[int] = 3
+    schema_version: ClassVar[int] = 4
 
     verification: str
     lossless: bool

@@ -36,6 +36,8 @@ class StepRecord:
         plain_seconds: what a plain step of these rows, at their context, would take by the call's costs; None where
             no costs are known.
         choice: what the schedule chose for this step, in its own words; "" where it had nothing to choose.
+        expected_seconds: what the forwards of this step should take by the call's costs; None where no costs are known,
+            and for trees.
 
     Raises:
         TypeError, ValueError: a field has the wrong type or value, or the counts of a row contradict each other.
@@ -51,6 +53,7 @@ class StepRecord:
     depths: tuple[int, ...] = ()
     plain_seconds: float | None = None
     choice: str = ""
+    expected_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if not self.depths:
@@ -66,8 +69,9 @@ class StepRecord:
             if any(n > most + extra for n, most in zip(values, limits, strict=True)):
                 raise ValueError(f"{name} is {values}; allowed is at most {limit}{' + 1' * extra}; {limit} is {limits}")
         check_seconds("elapsed", self.elapsed)
-        if self.plain_seconds is not None:
-            check_seconds("plain_seconds", self.plain_seconds)
+        for name in ("plain_seconds", "expected_seconds"):
+            if getattr(self, name) is not None:
+                check_seconds(name, getattr(self, name))
         if not isinstance(self.choice, str):
             raise TypeError(f"choice is {self.choice!r}; allowed is a str")
 

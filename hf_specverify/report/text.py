@@ -54,6 +54,8 @@ def _pace(report: SpeculationReport) -> Iterable[tuple[str, str]]:
     if report.slower_than_plain is not None:
         yield "  slower steps", f"{report.slower_than_plain:.1%} of the speculative ones were slower than plain ones"
     yield "time", f"{report.total_seconds:.3f} s, {report.time_outside_forwards:.1%} outside forwards"
+    if report.expected_seconds is not None:
+        yield "  by the costs", f"{report.expected_seconds:.3f} s for the forwards of all steps, without the prompt's"
     yield "  by phase", ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in report.seconds.items())
 
 

@@ -44,6 +44,15 @@ class TimeFigures(WorkFigures):
         return self.steps[0].elapsed if self.steps else 0.0
 
     @cached_property
+    def expected_seconds(self) -> float | None:
+        """Seconds that the forwards of all steps should take by the call's costs, the reading of the prompt left out.
+
+        What depends on the schedule alone, without the noise of a clock. None unless it is known of every step.
+        """
+        known = [step.expected_seconds for step in self.steps if step.expected_seconds is not None]
+        return fsum(known) if known and len(known) == len(self.steps) else None
+
+    @cached_property
     def slower_than_plain(self) -> float | None:
         """Share of the speculative steps that committed fewer tokens per second than a plain step of their rows would.
 

@@ -92,7 +92,7 @@ class AutoSchedule(Schedule):
             self.choice = f"fixed {self.length}" if self.length else "plain"
             return drafts
         chosen = self.inner.choose(drafts, state)
-        self.choice = self.inner.choice
+        self.choice, self.asked = self.inner.choice, self.inner.asked
         return chosen
 
     def rates(self, rows: int, context: int, left: float) -> torch.Tensor:

@@ -80,7 +80,7 @@ class GoodputSchedule(Schedule):
     def _begin(self, passes: int, drafted: list[int] | None = None) -> None:
         """A step drafts in so many passes, so many tokens for each row; nothing else is known of it yet."""
         self._passes, self._drafted = passes, drafted
-        self._asked: int | None = None
+        self.asked = None
         self._signals: dict[str, Tensor] = {}
 
     def draft_lengths(self, room: list[int], state: BatchState) -> list[int]:
@@ -117,7 +117,7 @@ class GoodputSchedule(Schedule):
         predicted, table, c = self._predict(drafts, state, own, drawn)  # also to learn what answers mean
         if not is_warm:
             return drafts
-        self.choice = ("stop, " if stops else "") + ("cut" if self._asked is None else "cut with companion")
+        self.choice = ("stop, " if stops else "") + ("cut" if self.asked is None else "cut with companion")
         latency = self._latency(len(drafts.lengths))
         if drawn and looks(table):
             return cut_drawn(drafts, predicted, latency, table, self._signals, c, self._weights)
@@ -132,7 +132,7 @@ class GoodputSchedule(Schedule):
     def _latency(self, rows: int) -> Tensor:
         """Seconds of this step by the draft tokens verified, what was spent before the target's pass included."""
         assert self._step is not None
-        spent = self._step.seconds(self._passes, 0, self._asked) - self._step.seconds(0, 0)
+        spent = self._step.seconds(self._passes, 0, self.asked) - self._step.seconds(0, 0)
         return spent + self._step.verify[: rows * self._passes + 1]
 
     def _predict(
@@ -147,7 +147,7 @@ class GoodputSchedule(Schedule):
             return self.own.predict(own), self.own, None
         part = drafts.shortened(lengths)
         c = self.companion.laws(state, part)
-        self._asked, width = sum(lengths), part.tokens.shape[1]
+        self.asked, width = sum(lengths), part.tokens.shape[1]
         answers = [name for name in self.table.names if SIGNALS[name].needs == "companion"]
         self._signals = {name: value[:, :width] for name, value in own.items()}
         self._signals |= compute_signals(answers, part.tokens, laws_of(part), c)
@@ -163,7 +163,7 @@ class GoodputSchedule(Schedule):
         lengths = torch.tensor(outcome.verified.lengths)
         exists = torch.arange(outcome.acceptance.shape[1]) < lengths[:, None]
         survival = outcome.acceptance.cpu().double().clamp(0, 1).masked_fill(~exists, 0).cumprod(dim=1)
-        seconds = self._step.seconds(self._passes, int(lengths.sum()), self._asked)
+        seconds = self._step.seconds(self._passes, int(lengths.sum()), self.asked)
         tokens = 1 + survival.sum(dim=1)
         self.speed_up.add(float((tokens * self._weights).sum()), seconds, self._step)
         drafted = self._drafted or [0] * len(outcome.rows)

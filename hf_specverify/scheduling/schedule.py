@@ -73,11 +73,13 @@ class Schedule(ABC):
         choice: what it chose in the last step, in words.
         drift: how much more is accepted lately than its calibration said; None where nothing follows that.
         costs: of forwards, if they are known.
+        asked: draft tokens of the last step that the companion read; None if it was left alone.
     """
 
     name = "fixed"
     choice = ""
     costs: CostModel | None = None
+    asked: int | None = None
 
     draft_signals: tuple[str, ...] = ()
     stopper: DraftStopper | None = None
@@ -103,6 +105,20 @@ class Schedule(ABC):
             return None
         rows = len(state.rows)
         return self.costs.latency(rows, rows, max(state.lengths))
+
+    def expected_seconds(
+        self, drafted: DraftBatch | TreeBatch, verified: DraftBatch | TreeBatch, state: BatchState
+    ) -> float | None:
+        """What the forwards of a step should take; None without costs, and for trees, of which they say nothing."""
+        if self.costs is None or isinstance(drafted, TreeBatch):
+            return None
+        rows, context, roles = len(state.rows), max(state.lengths), self.costs.roles
+        seconds = self.costs.latency(rows + sum(verified.lengths), rows, context)
+        if "draft" in roles:
+            seconds += max(drafted.lengths) * self.costs.latency(rows, rows, context, "draft")
+        if self.asked is not None and "companion" in roles:
+            seconds += self.costs.latency(rows + self.asked, rows, context, "companion")
+        return seconds
 
     def learn(self, outcome: StepOutcome) -> None:  # noqa: B027 - most schedules have nothing to learn
         """Take note of a step."""

@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 import hf_specverify as sv
 from hf_specverify.benchmark.drafts import LOOKUP, exit_layers, head_name, load_draft
 from hf_specverify.benchmark.environment import INT8_COPY, load_model, parse_form, tokens_to_keep
-from hf_specverify.benchmark.prompts import chat_encoder, encode_chunk, read_prompts
+from hf_specverify.benchmark.prompts import chat_encoder, chunk_indices, encode_chunk, read_prompts
 from hf_specverify.benchmark.runs import fixed_draft_length, neutral_generation, pad_token_id
 
 DTYPE = "float32+packed"
@@ -119,7 +119,8 @@ def compare(target: Any, ways: dict[str, dict[str, Any]], rows: int, texts: list
         ways = {name: way for name, way in ways.items() if not name.startswith(STOCK)}
     tokenizer = AutoTokenizer.from_pretrained(arguments.target, padding_side="left")
     pad, encode = pad_token_id(target, tokenizer), chat_encoder(tokenizer)
-    batches = [encode_chunk(encode, texts[at : at + rows], pad, target.device) for at in range(0, len(texts), rows)]
+    chunks = chunk_indices(len(texts), rows)  # all of one size, so that costs are measured in the warm-up alone
+    batches = [encode_chunk(encode, [texts[at] for at in chunk], pad, target.device) for chunk in chunks]
     options: dict[str, Any] = {"do_sample": False, "pad_token_id": pad, "return_dict_in_generate": True}
     if arguments.temperature:
         options |= {"do_sample": True, "temperature": arguments.temperature, "top_k": 0, "top_p": 1.0}

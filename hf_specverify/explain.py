@@ -189,7 +189,11 @@ def _advice_on_int8(target: Any, draft: Any, costs: CostModel, context: int) -> 
         return []
     if draft.get_input_embeddings() is target.get_input_embeddings():
         return []
-    form = f"int8-copy+trim:{len(draft.kept_ids)}" if hasattr(draft, "kept_ids") else "int8-copy"
+    form = "int8-copy" + "".join(
+        f"+{cut}:{value if isinstance(value, int) else len(value)}"
+        for cut, value in (("layers", getattr(draft, "kept_layers", None)), ("trim", getattr(draft, "kept_ids", None)))
+        if value is not None
+    )
     ratio = costs.latency(1, 1, context, "draft") / costs.latency(1, 1, context)
     if ratio < DEAR_DRAFT:
         return []

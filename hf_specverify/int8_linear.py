@@ -64,6 +64,10 @@ class Int8Linear(nn.Module):
             self._ordered = _order(self.rows, self.scales)
         return self._ordered
 
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._ordered = None
+
     def __getstate__(self) -> dict[str, Any]:
         """Without the ordered weights, which a copy makes again."""
         return {**self.__dict__, "_ordered": None}

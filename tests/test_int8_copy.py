@@ -247,6 +247,33 @@ def hooked_everywhere():
     return model
 
 
+class ReadsTheWeight(nn.Module):
+    """As routers and adapters do: the input in the dtype of the weights."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, input):
+        return self.layer(input.to(self.layer.weight.dtype))
+
+
+def test_a_model_that_reads_weights_itself_is_refused():
+    model = tiny.make_model("llama")
+    model.model.layers[0].mlp.up_proj = ReadsTheWeight(model.model.layers[0].mlp.up_proj)
+    before = logits_of(model)
+    with pytest.raises(ValueError, match="LlamaForCausalLM: its forward reads weights of linear layers itself"):
+        sv.int8_copy(model)
+    assert torch.equal(logits_of(model), before)
+
+
+def test_weights_that_are_loaded_into_it_count():
+    one, other = (sv.int8_copy(tiny.make_model("llama", seed=seed)) for seed in (1, 2))
+    assert not torch.equal(logits_of(one), logits_of(other))
+    one.load_state_dict(other.state_dict())
+    assert torch.equal(logits_of(one), logits_of(other))
+
+
 def test_records_say_that_it_is_one():
     model = tiny.make_model("llama")
     copied = sv.int8_copy(model)
@@ -266,6 +293,10 @@ def test_copies_are_told_from_each_other():
     copied, changed = sv.int8_copy(model), sv.int8_copy(other)
     trimmed = sv.int8_copy(sv.trim_vocabulary(model, ids=torch.arange(40)))
     assert weights_hash(copied) == weights_hash(sv.int8_copy(model)) != weights_hash(changed)
+    # Channel factors are measured, and in bfloat16 a little different; the fingerprint is of what was copied.
+    assert weights_hash(copied) == weights_hash(sv.int8_copy(copy.deepcopy(model).bfloat16())) == weights_hash(model)
+    assert weights_hash(trimmed) != weights_hash(copied)
+    assert weights_hash(sv.cut_layers(copied, 1)) != weights_hash(copied)
     assert not Fingerprint.of({"draft": copied}).covers(Fingerprint.of({"draft": trimmed}))
 
 
@@ -289,6 +320,9 @@ def test_advice_keeps_what_is_trimmed_and_leaves_the_target_s_own_layers_and_cos
 
     trimmed = sv.trim_vocabulary(draft, ids=torch.arange(40))
     assert advised(trimmed) == f"int8-copy+trim:{len(trimmed.kept_ids)}"
+    cut = sv.cut_layers(draft, 1)
+    assert advised(cut) == "int8-copy+layers:1"
+    assert advised(sv.trim_vocabulary(cut, ids=torch.arange(40))) == f"int8-copy+layers:1+trim:{len(trimmed.kept_ids)}"
     assert advised(sv.cut_layers(target, 1)) == advised(draft, CostModel(points[:1], Fingerprint({}, {}))) == ""
 
 

@@ -76,8 +76,8 @@ class RunRecord:
         time_to_first_token, time_per_output_token: see `RowLatency`; the latter is None for a row of a single token.
         identical_to_plain: token for token; greedy only, and None for plain itself.
         peak_memory_bytes: growth during the run; None unless memory was profiled.
-        expected_seconds: of the forwards, without the prompt's, by the costs that were given; None without them, and
-            for stock.
+        expected_seconds: of the forwards, without the prompt's, by the costs that were given; None without them, for
+            trees and for stock.
         speculation: ours only.
     """
 

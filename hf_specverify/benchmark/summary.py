@@ -47,7 +47,7 @@ class CellSummary:
         tokens_per_second: over runs.
         ratio_to_plain: tokens per second over those of plain in the same block; None for plain.
         expected_ratio_to_plain: the same with the seconds that the forwards should take by the costs that were given,
-            so without the noise of the clock; None without costs, and for plain and stock.
+            so without the noise of the clock; None without costs, for trees, plain and stock.
         ratio_to_stock: the same over stock at the same draft length; None where there is no stock, or not ours.
         time_to_first_token: seconds, over rows.
         time_per_output_token: seconds, over rows; None if every row had a single token.

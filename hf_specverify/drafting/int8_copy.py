@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from ..decoding.probe import take_layout
 from ..decoding.traits import input_device
+from ..hub.weights import weights_hash
 from ..int8_linear import Int8Linear, has_int8_layers, int8_is_available
 from ..packing import PackedLinear
 from .shared_copy import shared_copy
@@ -38,7 +39,8 @@ def int8_copy(model: Any) -> Any:
     Raises:
         TypeError: if it is no Transformers model.
         ValueError: for a model that is elsewhere, of another dtype, an int8 copy already, or without linear layers, or
-            if PyTorch has no int8 products for this processor, or it can't be rolled back (so it can't draft either).
+            or one that reads the weights of such layers itself; if PyTorch has no int8 products for this processor, or
+            the model can't be rolled back (so it can't draft either).
     """
     _check(model)
     copied = shared_copy(model)
@@ -52,8 +54,7 @@ def int8_copy(model: Any) -> Any:
     longest = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None) or _SAMPLE[1]
     size = (_SAMPLE[0], min(_SAMPLE[1], longest))
     tokens = torch.randint(vocabulary_size(model), size, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        copied(input_ids=tokens, use_cache=False)
+    _sample(copied, tokens)
     made = {layer: layer.in_int8() for layer in watched.values()}
     for name, layer in list(copied.named_modules(remove_duplicate=False)):
         if isinstance(layer, _Watched):
@@ -61,6 +62,7 @@ def int8_copy(model: Any) -> Any:
     copied.all_tied_weights_keys = {}  # a head that was tied has its own rows now
     copied.save_pretrained, copied._apply = _refuse_saving, _refuse_moving
     vars(copied).pop("trimmed_from", None)  # it would hold the float weights
+    copied.source_sha256 = weights_hash(model)
     take_layout(copied, model)
     return copied
 
@@ -75,12 +77,15 @@ def can_be_int8(model: Any) -> bool:
 
 
 class _Watched(nn.Module):
-    """A linear layer, and the largest magnitude that each of its input channels had."""
+    """A linear layer, and the largest magnitude that each of its input channels had.
+
+    Like the layer that takes its place it has no `weight`, so a model that wants to read one is found out.
+    """
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
         self._layer = (layer,)  # in a tuple, so that it is no submodule
-        self.weight, self.bias = layer.weight, layer.bias
+        self.bias = layer.bias
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.largest: Tensor | None = None
 
@@ -92,7 +97,21 @@ class _Watched(nn.Module):
         return output
 
     def in_int8(self) -> Int8Linear:
-        return Int8Linear(self.weight, self.bias, self.largest)
+        return Int8Linear(self._layer[0].weight, self.bias, self.largest)
+
+
+def _sample(copied: Any, tokens: Tensor) -> None:
+    """Let the watched layers see their inputs."""
+    try:
+        with torch.no_grad():
+            copied(input_ids=tokens, use_cache=False)
+    except AttributeError as error:
+        if _Watched.__name__ not in str(error):
+            raise
+        raise ValueError(
+            f"model={type(copied).__name__}: its forward reads weights of linear layers itself ({error}); allowed are "
+            "models that only call them"
+        ) from error
 
 
 def _check(model: Any) -> None:

@@ -36,6 +36,7 @@ def cut_layers(model: Any, n: int) -> Any:
         if "layer" in name and isinstance(value, list | tuple) and len(value) == total:
             setattr(config, name, value[:n])
     config.num_hidden_layers = n
+    shorter.kept_layers = n
     return shorter
 
 

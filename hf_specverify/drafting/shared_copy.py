@@ -10,8 +10,9 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig
 
-# Set on one object by its owner: compiled calls and generation of its own run that object, not a copy.
-_OF_THE_ORIGINAL = ("generate", "_compiled_call_impl")
+# Set on one object by its owner: compiled calls and generation of its own run that object, not a copy; and what an int8
+# copy was made from says nothing of what is made from it.
+_OF_THE_ORIGINAL = ("generate", "_compiled_call_impl", "source_sha256")
 
 
 def shared_copy(model: Any) -> Any:

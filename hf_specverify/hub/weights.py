@@ -17,15 +17,16 @@ _TAKEN: WeakKeyDictionary[Any, dict[torch.dtype, str | None]] = WeakKeyDictionar
 def weights_hash(model: Any) -> str | None:
     """SHA-256 over names, shapes and evenly spaced entries of the floating-point parameters, rounded to bfloat16.
 
-    Quantised parameters are left out: bitsandbytes packs them anew in the first forward. Taken once for every model
-    object and dtype.
+    Quantised parameters are left out: bitsandbytes packs them anew in the first forward. An int8 copy has that of the
+    model it was made from, for its own weights depend on what was measured there. Taken once for every model object and
+    dtype.
 
     Returns:
         64 hexadecimal digits; None where some of the weights are not at hand (offloaded, or shared out over devices).
     """
     known = _TAKEN.setdefault(model, {})
     if model.dtype not in known:
-        known[model.dtype] = _hash(model)
+        known[model.dtype] = getattr(model, "source_sha256", None) or _hash(model)
     return known[model.dtype]
 
 

@@ -40,6 +40,13 @@ def make_schedule(config: SpeculationConfig, drafter: Drafter, companion_model: 
     Raises:
         ValueError, TypeError: naming an option that does not fit the others.
     """
+    schedule = _make(config, drafter, companion_model, call)
+    if schedule.costs is not None and "draft" not in schedule.costs.roles:
+        schedule.prices_drafts = drafter.drafting_model(call.target) is None
+    return schedule
+
+
+def _make(config: SpeculationConfig, drafter: Drafter, companion_model: Any, call: DraftingCall) -> Schedule:
     wanted = config.num_draft_tokens or drafter.default_num_draft_tokens
     if config.verify_length == config.draft_length == "fixed":
         return FixedLength(wanted, None if config.costs is None else costs_of(config, drafter, None, call))

@@ -31,21 +31,27 @@ def costs_of(config: SpeculationConfig, drafter: Drafter, companion_model: Any, 
         call: of the target.
 
     Raises:
-        ValueError, TypeError: for costs that can't be used.
+        ValueError, TypeError: for costs that can't be used, as those of another target or draft.
     """
-    given = config.costs
-    if isinstance(given, CostModel):
-        return given
+    given, draft = config.costs, drafter.drafting_model(call.target)
     if isinstance(given, (str, Path)):
-        return CostModel.load(given, {"target": call.target})
+        given = CostModel.load(given, {"target": call.target} | ({} if draft is None else {"draft": draft}))
+    if isinstance(given, CostModel):
+        return given if draft is not None else _without_draft(given)
     if given is not None:
         raise TypeError(f"costs={given!r}: allowed are a CostModel, the path of a saved one, and None")
-    draft = drafter.drafting_model(call.target)
     if isinstance(config.calibration, Path):
         found = fitting_costs(config.calibration, {"target": call.target, "draft": draft, "companion": companion_model})
         if found is not None:
             return found
     return _measured(draft, companion_model, call)
+
+
+def _without_draft(costs: CostModel) -> CostModel:
+    """The costs for a drafter that has no model: another drafter's passes are none of its."""
+    if "draft" not in costs.roles:
+        return costs
+    return CostModel([point for point in costs.points if point.role != "draft"], costs.fingerprint)
 
 
 def _measured(draft: Any, companion_model: Any, call: DraftingCall) -> CostModel:

@@ -73,12 +73,14 @@ class Schedule(ABC):
         choice: what it chose in the last step, in words.
         drift: how much more is accepted lately than its calibration said; None where nothing follows that.
         costs: of forwards, if they are known.
+        prices_drafts: whether the costs say what drafts cost; those of a drafter without a model are free.
         asked: draft tokens of the last step that the companion read; None if it was left alone.
     """
 
     name = "fixed"
     choice = ""
     costs: CostModel | None = None
+    prices_drafts = True
     asked: int | None = None
 
     draft_signals: tuple[str, ...] = ()
@@ -109,8 +111,11 @@ class Schedule(ABC):
     def expected_seconds(
         self, drafted: DraftBatch | TreeBatch, verified: DraftBatch | TreeBatch, state: BatchState
     ) -> float | None:
-        """What the forwards of a step should take; None without costs, and for trees, of which they say nothing."""
-        if self.costs is None or isinstance(drafted, TreeBatch):
+        """What the forwards of a step should take by the costs.
+
+        None where they say nothing of it: without costs, for trees, and where the draft has no price.
+        """
+        if self.costs is None or isinstance(drafted, TreeBatch) or not self.prices_drafts:
             return None
         rows, context, roles = len(state.rows), max(state.lengths), self.costs.roles
         seconds = self.costs.latency(rows + sum(verified.lengths), rows, context)

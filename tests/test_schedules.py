@@ -339,3 +339,19 @@ def test_auto_with_a_companion_keeps_the_law(names):
         model(7), model(8), {}, None, verify_length="auto", calibration=table(*names), costs=crowd_costs(),
         companion_model=model(9),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ["target", "draft", "companion"])
+def test_a_file_of_costs_must_be_of_the_models_of_the_call(role, tmp_path):
+    target = tiny.make_model(eos_token_id=None)
+    models = {"target": target, "draft": tiny.near_copy(target), "companion": tiny.near_copy(target, seed=2)}
+    points = [Point(one, 8, 1, tokens, 0.1) for one in models for tokens in (1, 100)]
+    options = {"companion_model": models["companion"], "verify_length": "goodput", "calibration": table("q", "A")}
+    for others in ({}, {role: tiny.make_model("gpt2")}):
+        CostModel(points, Fingerprint.of(models | others)).save(tmp_path / "costs.json")
+        options["costs"] = tmp_path / "costs.json"
+        if others:
+            with pytest.raises(ValueError, match=rf"models\['{role}'\]: the costs were measured with another model"):
+                generate(target, models["draft"], tiny.prompts(1), **options)
+        else:
+            assert generate(target, models["draft"], tiny.prompts(1), **options).speculation.target_passes

@@ -31,17 +31,18 @@ def costs_of(config: SpeculationConfig, drafter: Drafter, companion_model: Any, 
         call: of the target.
 
     Raises:
-        ValueError, TypeError: for costs that can't be used, as those of another target or draft.
+        ValueError, TypeError: for costs that can't be used, as those of other models.
     """
     given, draft = config.costs, drafter.drafting_model(call.target)
+    models = {"target": call.target, "draft": draft, "companion": companion_model}
     if isinstance(given, (str, Path)):
-        given = CostModel.load(given, {"target": call.target} | ({} if draft is None else {"draft": draft}))
+        given = CostModel.load(given, {role: model for role, model in models.items() if model is not None})
     if isinstance(given, CostModel):
         return given if draft is not None else _without_draft(given)
     if given is not None:
         raise TypeError(f"costs={given!r}: allowed are a CostModel, the path of a saved one, and None")
     if isinstance(config.calibration, Path):
-        found = fitting_costs(config.calibration, {"target": call.target, "draft": draft, "companion": companion_model})
+        found = fitting_costs(config.calibration, models)
         if found is not None:
             return found
     return _measured(draft, companion_model, call)

@@ -184,13 +184,14 @@ def test_tables_show_every_cell(result: BenchResult) -> None:
 def test_a_full_table_fits_80_columns() -> None:
     spread = Spread(2.34, 1.0, 4.0, 1.04, 9.55, 9)
     cell = CellSummary(
-        "stock L=15", "stock", 15, spread, spread, spread, spread, spread, 9.5, 1.0, 12.25, 1.0, 0.12, {}, 2**30
+        "stock L=15", "stock", 15, spread, spread, spread, spread, spread, 9.5, 1.0, 12.25, 1.0, 0.12, {}, 2**30, spread
     )
     console = Console(width=80, file=io.StringIO())
     console.print(table_of(GroupSummary(16, 1.0, 12, (cell,))))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "…" not in shown
     assert all(figure in shown for figure in ("1.04–9.55", "2340", "9500", "12.25", "100%", "12%", "1024"))
+    assert shown.count("2.34") == 4  # tok/s, × plain, by cost, × stock
 
 
 def test_rows_end_at_the_end_of_text_unless_it_is_ignored() -> None:
@@ -383,4 +384,4 @@ def test_schedules_run_with_what_they_need(tmp_path: Path) -> None:
             assert run.expected_seconds is not None and least < run.expected_seconds < 1.5 * least
     [group] = [group for group in result.summary() if group.temperature == 0]
     assert all((cell.expected_ratio_to_plain is None) == (cell.method != "ours") for cell in group.cells)
-    assert "by costs" in {line for column in table_of(group).columns for line in str(column.header).splitlines()}
+    assert "cost" in {line for column in table_of(group).columns for line in str(column.header).splitlines()}
